@@ -48,7 +48,7 @@ def cases(kind: str) -> Iterator[Case]:
     single = {c.name: _only_operator(c.model) for c in found if c.model is not None}
     for c in found:
         if c.model is None:
-            model, sets = onnx.load(Path(c.model_dir, "model.onnx")), list(_stored(Path(c.model_dir)))
+            model, sets = onnx.load(Path(c.model_dir, "model.onnx")), list(stored_sets(Path(c.model_dir)))
         else:
             model, sets = c.model, c.data_sets
         whole = re.sub(r"_expanded.*", "", c.name)
@@ -79,7 +79,8 @@ def _named_after(case: str) -> str:
     return max((n for n in names if text.startswith(n.lower())), key=len, default="")
 
 
-def _stored(folder: Path) -> Iterator[tuple[list[Any], list[Any]]]:
+def stored_sets(folder: Path) -> Iterator[tuple[list[Any], list[Any]]]:
+    """Inputs and expected outputs of a case in a folder."""
     model = onnx.load(folder / "model.onnx")
     for place in sorted(folder.glob("test_data_set_*")):
         yield tuple(  # type: ignore[misc]
@@ -106,7 +107,7 @@ def outcome(case: Case) -> Other | None:
         try:
             run = prepare(case.model, path)
             for inputs, wanted in case.sets:
-                for ours, theirs in zip(run(_arrays(inputs)), _arrays(wanted), strict=True):
+                for ours, theirs in zip(run(tensors(inputs)), tensors(wanted), strict=True):
                     compare(ours, theirs, case.rtol, case.atol)
         except UnsupportedError as e:
             reason = e.problems[0].reason if e.problems else e.what
@@ -118,7 +119,7 @@ def outcome(case: Case) -> Other | None:
     return None
 
 
-def _arrays(values: Sequence[Any]) -> list[Any]:
+def tensors(values: Sequence[Any]) -> list[Any]:
     """Values as the cases have them, tensors as arrays: those of types that NumPy has not are messages there."""
     return [
         numpy_helper.to_array(x) if isinstance(x, onnx.TensorProto)

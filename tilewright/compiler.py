@@ -36,7 +36,7 @@ from tilewright.schedule.edited import EditedSchedules
 from tilewright.schedule.sharing.kernels import KnownKernels
 from tilewright.session import Session
 from tilewright.settings.flow import native_ops
-from tilewright.settings.placing import KernelsRefused, Placing, nodes_of, single_op
+from tilewright.settings.placing import WHOLE, KernelsRefused, Placing, nodes_of, single_op
 from tilewright.target.hardware import usable_cores
 from tilewright.target.host import host_target
 from tilewright.target.machine import Machine
@@ -241,18 +241,19 @@ def _setting(
 def _learnt(placing: Placing, error: KernelsRefused, module: Module, setting: Setting) -> bool:
     """Note which operators of refused kernels a device lacks; whether there is anything new. The error, where nothing
     is left for the device."""
-    before = len(placing.lacks)
     placing.has_hard |= not error.is_doubt
     alone = replace(setting, placing=None, beside=None, watch=None, observe=None, dump=None, overrides=None)
     ops = list(native_ops(module.main.body))
+    is_new = False
     for names, reason in error.refused:
         own = [op for op in ops if nodes_of(op, names)]
         found = {op: why for op in own if (why := _refused_alone(op, module, alone))}
-        for op in found or own:
-            for loc in nodes_of(op, names):
-                placing.lacks.setdefault(loc, found.get(op, reason.what))
+        learnt = [placing.learn(op, names, found.get(op, reason.what)) for op in found or own]
+        if not any(learnt):  # what passes made of the nodes is refused, and none of their operators
+            learnt = [placing.learn(op, names, reason.what, WHOLE) for op in own]
+        is_new |= any(learnt)
     placing.refuse_all_of(module, error)
-    return len(placing.lacks) > before
+    return is_new
 
 
 def _refused_alone(op: Op, module: Module, setting: Setting) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
-from onnx import parser
+from onnx import helper, numpy_helper, parser
 
 from tests.frontends.decoders import encoded
 from tests.frontends.decoders.checkpoints import write_folder
@@ -207,6 +208,25 @@ def test_polynomials_are_exact() -> None:
         assert all(sums(k) == sum(values[:k]) for k in range(found.since, 200))
     assert Polynomial.of([]).text("n") == "0" and Polynomial.of([0, -1]).text("n") == "-n"
     assert Polynomial.of([Fraction(1, 2), 0, 1]).text("n") == "n^2 + 1/2"
+
+
+def test_rows_that_are_rounded_take_the_time_of_products_of_integers() -> None:
+    """Weights of 8 bits stay integers: nothing makes floats of them, and sums are those of one or two bytes a row."""
+    rng = np.random.default_rng(3)
+    codes = numpy_helper.from_array(rng.integers(-9, 9, (1024, 1024)).astype(np.int8), "w")
+    scales = numpy_helper.from_array(rng.random((32, 1024), np.float32), "s")
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["f"], axis=0, block_size=32),
+        helper.make_node("MatMul", ["x", "f"], ["y"]),
+    ]
+    infos = [helper.make_tensor_value_info(name, 1, ["n", size]) for name, size in (("x", 1024), ("y", 1024))]
+    graph = helper.make_graph(nodes, "g", infos[:1], infos[1:], [codes, scales])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10).SerializeToString()
+    kinds = ("float32", "int16", "int8")
+    found = [counted(proto, target="zen4", activations=kind) for kind in kinds]
+    floats, words, single = (costs.cycles(0, 64) or 0.0 for costs in found)
+    assert floats > 1.5 * words > 1.8 * single > 0
+    assert len({costs.flops.at(0, 64) for costs in found}) == 1
 
 
 def test_a_model_of_two_lengths_is_refused(tmp_path: Path) -> None:

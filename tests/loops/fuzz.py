@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -22,9 +22,11 @@ from tilewright.ir.core import Func
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.text import print_func
 from tilewright.ir.verify import verify_func
-from tilewright.loops.analysis.happens_before import why_unordered
+from tilewright.loops.analysis.happens_before import Order
 from tilewright.loops.counts import iterations
 from tilewright.loops.kernel_info import kernel_info, parse_kernel
+from tilewright.loops.queues.events import why_no_events
+from tilewright.loops.queues.waits import finish_queues
 from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.loops.storage.inplace import overwritable
 from tilewright.loops.storage.packing import apply_packing
@@ -32,6 +34,7 @@ from tilewright.ops.define.loop_programs import run_kernel
 from tilewright.schedule.replay import take as take_step
 from tilewright.schedule.text import parse_trace
 from tilewright.schedule.trace import Schedule
+from tilewright.target.machine import Events
 
 MOST_STEPS = 16
 MOST_WORK = 20_000  # packing with large factors inside of loops multiplies the work
@@ -85,10 +88,19 @@ class Case:
 
     def check_orders(self, r: random.Random) -> None:
         """A program in which all that meets is ordered computes the same whatever runs first."""
-        if why_unordered(self.func, LEVELS) is not None:
+        if Order(self.func, LEVELS).why_not() is not None:
             return
+        self._check_order(self.func, r)
+        finished = self.func.clone()
+        machine = replace(MACHINE, events=(Events("*", "*", r.choice((1, 2, 8))),))
+        finish_queues(finished, machine)
+        order = Order(finished, LEVELS)
+        assert order.why_not() is None and why_no_events(finished, machine, order.running_at) is None
+        self._check_order(finished, r)
+
+    def _check_order(self, func: Func, r: random.Random) -> None:
         copies = self.given()
-        run_interleaved(self.func, copies, self.env, r)
+        run_interleaved(func, copies, self.env, r)
         for want, got in zip(self.expected, self.outputs(copies), strict=True):
             assert np.array_equal(want, got), "the result depends on the order of threads and queues"
 

@@ -2,6 +2,10 @@
 
 The order of what happens is that of `loops/analysis/happens_before.py`. A kernel that it accepts computes the same in
 each order; one in which a barrier or a wait is missing does not, for some of them.
+
+Where runs have numbers of events, these are what is waited for, and not the runs: a thread that starts a run clears its
+events, and the run sets them at its end. Where a number serves two runs too early, somebody goes on too early, or waits
+for ever.
 """
 
 from __future__ import annotations
@@ -22,12 +26,17 @@ Path = tuple[tuple[str, int], ...]
 """A thread: its number in each level of which it is not the first, by name of level."""
 
 
+_Event = tuple[Path, str, str, int]
+"""An event: the thread whose queues these are, the queue that sets it, the one that waits for it, and its number."""
+
+
 @dataclass(eq=False)
 class _Action:
-    """A piece of work that is done as a whole, after others."""
+    """A piece of work that is done as a whole, after others, and once these events are set."""
 
     work: Callable[[], None]
     after: list[_Action]
+    events: tuple[_Event, ...] = ()
     done: bool = False
 
 
@@ -55,6 +64,8 @@ class _Plan:
     tokens: dict[Value, _Action] = field(default_factory=dict)
     scalars: dict[Path, dict[Value, Any]] = field(default_factory=dict)
     allocated: dict[tuple[Op, Path], Elements] = field(default_factory=dict)
+    given: dict[Value, list[_Event]] = field(default_factory=dict)
+    set_events: set[_Event] = field(default_factory=set)
 
     def block(self, block: Block, place: _Place) -> None:
         """Plan the ops of a block; those without marks are done at a time."""
@@ -85,18 +96,20 @@ class _Plan:
             case "if":
                 self.condition(op, place)
             case "wait":
-                self.act(lambda: None, place, self.awaited(op))
+                self.act(lambda: None, place, self.awaited(op), self.events_for(op))
             case "run" if op.results:
                 self.run(op, place)
             case "run":
-                self.act(self.work(body_of(op).ops, place), place, self.awaited(op))
+                self.act(self.work(body_of(op).ops, place), place, self.awaited(op), self.events_for(op))
             case "barrier":
                 self.barrier(place)
 
     def whole(self, ops: Sequence[Op], place: _Place) -> None:
         """What depends on data is done in order, when all threads have come together."""
         self.barrier(place)
-        self.act(self.work(ops, place), place, [a for op in ops for o in op.walk() for a in self.awaited(o)])
+        inside = [o for op in ops for o in op.walk()]
+        awaited, events = ([x for o in inside for x in of(o)] for of in (self.awaited, self.events_for))
+        self.act(self.work(ops, place), place, awaited, events)
         self.barrier(place)
 
     def loop(self, op: Op, place: _Place) -> None:
@@ -125,16 +138,32 @@ class _Plan:
 
     # What is done, and after what
 
-    def act(self, work: Callable[[], None], place: _Place, awaited: Sequence[_Action] = ()) -> None:
+    def act(
+        self,
+        work: Callable[[], None],
+        place: _Place,
+        awaited: Sequence[_Action] = (),
+        events: Sequence[_Event] = (),
+    ) -> None:
         """Plan what the thread does itself."""
-        self.last[place.thread] = self.add(work, [*self.before(place.thread), *awaited])
+        self.last[place.thread] = self.add(work, [*self.before(place.thread), *awaited], events)
 
     def run(self, op: Op, place: _Place) -> None:
+        own = [(place.thread, op.attrs["queue"], target, n) for target, n in op.attrs.get("events", ())]
+        if own:
+            self.act(lambda: self.set_events.difference_update(own), place)
+            self.given[op.result] = own
         after = [*self.before(place.thread), *self.awaited(op)]
         queue = op.attrs["queue"], place.thread
         if queue in self.queues:
             after.append(self.queues[queue])
-        action = self.add(self.work(body_of(op).ops, place), after)
+        work = self.work(body_of(op).ops, place)
+
+        def do() -> None:
+            work()
+            self.set_events.update(own)
+
+        action = self.add(do, after, self.events_for(op))
         self.queues[queue] = self.tokens[op.result] = action
 
     def barrier(self, place: _Place) -> None:
@@ -151,10 +180,15 @@ class _Plan:
         return [action for levels, action in self.barriers if _is_below(thread, levels)]
 
     def awaited(self, op: Op) -> list[_Action]:
-        return [self.tokens[v] for v in op.operands if v in self.tokens]
+        """The runs that an op waits for, but for those that have events."""
+        return [self.tokens[v] for v in op.operands if v in self.tokens and v not in self.given]
 
-    def add(self, work: Callable[[], None], after: list[_Action]) -> _Action:
-        action = _Action(work, after)
+    def events_for(self, op: Op) -> list[_Event]:
+        queue = op.attrs.get("queue", "")
+        return [event for v in op.operands for event in self.given.get(v, ()) if event[2] == queue]
+
+    def add(self, work: Callable[[], None], after: list[_Action], events: Sequence[_Event] = ()) -> _Action:
+        action = _Action(work, after, tuple(events))
         self.actions.append(action)
         return action
 
@@ -185,7 +219,8 @@ def run_interleaved(
     left = list(plan.actions)
     with np.errstate(all="ignore"):
         while left:
-            ready = [a for a in left if all(b.done for b in a.after)]
+            ready = [a for a in left if all(b.done for b in a.after) and plan.set_events.issuperset(a.events)]
+            assert ready, "all wait for events that nobody sets"
             action = order.choice(ready)
             action.work()
             action.done = True

@@ -253,6 +253,10 @@ def guard_reduction(c: Chance) -> None:
     c.s.guard_reduction(c.loop(*(o for store in guarded for o in enclosing_loops(store))))
 
 
+def pad_reduction(c: Chance) -> None:
+    c.s.pad_reduction(c.loop(*(o for o in loops_in(c.func.body) if [op.name for op in body_of(o).ops] == ["if"])))
+
+
 # The machine
 
 
@@ -349,6 +353,7 @@ STEPS: dict[str, Step] = {
     "vectorize_reduction": vectorize_reduction,
     "dot": dot,
     "guard_reduction": guard_reduction,
+    "pad_reduction": pad_reduction,
     "vectorize": vectorize,
     "prefetch": prefetch,
     "prefetch_run": prefetch_run,

@@ -229,7 +229,7 @@ int fake_live(void) {
 }
 
 // Counted calls, and those that are to fail
-static struct { char name[64]; int count, fails_at, code; } counted[64];
+static struct { char name[64]; int count, fails_at, code; size_t bytes; } counted[64];
 static int entry(const char *name) {
     int k = 0;
     while (counted[k].name[0] && strcmp(counted[k].name, name)) k++;
@@ -237,6 +237,7 @@ static int entry(const char *name) {
     return k;
 }
 int fake_count(const char *name) { return counted[entry(name)].count; }
+size_t fake_bytes(const char *name) { return counted[entry(name)].bytes; }
 void fake_fail(const char *name, int code) {
     int k = entry(name);
     counted[k].fails_at = counted[k].count + 1, counted[k].code = code;
@@ -250,7 +251,7 @@ void fake_fail(const char *name, int code) {
     CALLED if (!current) return wrong("%s: no context", __func__)
 
 // What streams and graphs do
-typedef struct { int kind; void *to; const void *from; size_t size; Handle *function; unsigned shape[6]; uint64_t words[ARGUMENTS]; } Work;
+typedef struct { int kind; const char *name; void *to; const void *from; size_t size; Handle *function; unsigned shape[6]; uint64_t words[ARGUMENTS]; } Work;
 typedef struct { Work *items; int count; } Queue;
 enum { COPY, LAUNCH };
 static Queue stream_work, recorded;
@@ -294,8 +295,20 @@ static int launched(Work *work) {
     }
     return 0;
 }
+static int done(Work *work) {
+    if (work->kind == LAUNCH) return launched(work);
+    memcpy(work->to, work->from, work->size);
+    return 0;
+}
+static int drained(void) {
+    int failed = 0;
+    for (int k = 0; k < stream_work.count; k++) failed |= done(&stream_work.items[k]);
+    stream_work.count = 0;
+    return failed;
+}
 static int enqueue(void *stream, const Work *work) {
     if (!of(stream, STREAM)) return 1;
+    if (work->kind == COPY) counted[entry(work->name)].bytes += capturing ? 0 : work->size;
     push(capturing ? &recorded : &stream_work, work);
     return 0;
 }
@@ -349,8 +362,19 @@ int cuMemFreeHost(void *start) {
     free(h->start);
     return removed(h, HOST_MEMORY);
 }
+#define COPIED counted[entry(__func__)].bytes += size
+int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t size) {
+    IN_CONTEXT;
+    COPIED;
+    if (stream_work.count) return wrong("memory is read before the work that writes it");
+    if (!memory_at((void *)(uintptr_t)from, size, DEVICE_MEMORY)) return 1;
+    memcpy(to, (void *)(uintptr_t)from, size);
+    return 0;
+}
 int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t size) {
     IN_CONTEXT;
+    COPIED;
+    if (drained()) return 1; // what is in other streams comes first
     if (!memory_at((void *)(uintptr_t)to, size, DEVICE_MEMORY)) return 1;
     memcpy((void *)(uintptr_t)to, from, size);
     return 0;
@@ -358,12 +382,18 @@ int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t size) {
 int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t size, void *stream) {
     IN_CONTEXT;
     if (!memory_at((void *)(uintptr_t)to, size, DEVICE_MEMORY) || !memory_at(from, size, HOST_MEMORY)) return 1;
-    return enqueue(stream, &(Work){COPY, (void *)(uintptr_t)to, from, size});
+    return enqueue(stream, &(Work){COPY, __func__, (void *)(uintptr_t)to, from, size});
 }
 int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t size, void *stream) {
     IN_CONTEXT;
     if (!memory_at((void *)(uintptr_t)from, size, DEVICE_MEMORY) || !memory_at(to, size, HOST_MEMORY)) return 1;
-    return enqueue(stream, &(Work){COPY, to, (void *)(uintptr_t)from, size});
+    return enqueue(stream, &(Work){COPY, __func__, to, (void *)(uintptr_t)from, size});
+}
+int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t size, void *stream) {
+    IN_CONTEXT;
+    void *target = (void *)(uintptr_t)to, *source = (void *)(uintptr_t)from;
+    if (!memory_at(target, size, DEVICE_MEMORY) || !memory_at(source, size, DEVICE_MEMORY)) return 1;
+    return enqueue(stream, &(Work){COPY, __func__, target, source, size});
 }
 int cuModuleLoadDataEx(void **module, const char *text, unsigned count, int *options, void **values) {
     IN_CONTEXT;
@@ -406,18 +436,10 @@ int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
     for (uint32_t k = 0; k < shape[0]; k++) work.words[k] = *(uint64_t *)parameters[k];
     return enqueue(stream, &work);
 }
-static int done(Work *work) {
-    if (work->kind == LAUNCH) return launched(work);
-    memcpy(work->to, work->from, work->size);
-    return 0;
-}
 int cuStreamSynchronize(void *stream) {
     IN_CONTEXT;
     if (!of(stream, STREAM) || capturing) return wrong("it waits while it records");
-    int failed = 0;
-    for (int k = 0; k < stream_work.count; k++) failed |= done(&stream_work.items[k]);
-    stream_work.count = 0;
-    return failed;
+    return drained();
 }
 int cuStreamBeginCapture_v2(void *stream, int mode) {
     IN_CONTEXT;

@@ -109,6 +109,7 @@ class FakeCuda:
         )
         self.library = ctypes.CDLL(str(self.path))
         self.library.fake_fault.restype = ctypes.c_char_p
+        self.library.fake_bytes.restype = ctypes.c_size_t
 
     def kernels(self, texts: Mapping[str, str]) -> None:
         """What kernels of these LLVM IRs do."""
@@ -137,4 +138,8 @@ class FakeCuda:
     def count(self, name: str) -> int:
         """How often a function was called."""
         return int(self.library.fake_count(name.encode()))
+
+    def bytes(self, name: str) -> int:
+        """How many bytes a function has copied, also as part of a graph."""
+        return int(self.library.fake_bytes(name.encode()))
 

@@ -37,7 +37,7 @@ def session(tmp_path: Path) -> Session:
 def test_the_page_of_devices_has_a_whole_device(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert len(examples()[0].splitlines()) < 80
+    assert len(examples()[0].splitlines()) < 84
     monkeypatch.chdir(tmp_path)
     Path("model.onnx").write_bytes(model("g (float[n,4] x) => (float[n,4] y) { y = Exp(x) }"))
     exec(examples()[1], {})
@@ -168,6 +168,20 @@ def test_nodes_without_names_are_told_apart(picky: Session) -> None:
     for found, dtype in zip(made(x), ("float64", "float16", "int8"), strict=True):
         assert found.dtype == dtype
         np.testing.assert_array_equal(found, x.astype(dtype))
+
+
+def test_operators_of_a_node_are_told_apart(picky: Session) -> None:
+    """Where a Resize by scales of the call reads is computed in float64, and not what it makes of that."""
+    data = parser.parse_model("""<ir_version: 9, opset_import: ["" : 19]>
+        g (float[1,2,4,4] x, float[4] s) => (float[a,b,c,d] y) { y = Resize<mode="linear">(x, , s) }""")
+    made, host = (
+        tilewright.compile(data.SerializeToString(), target=t, placement="device", session=picky)
+        for t in ("board", "host")
+    )
+    last = made.report().placed[-1]
+    assert last.machine == "board" and last.kernels
+    x, scales = X.ravel()[:32].reshape(1, 2, 4, 4), np.array([1, 1, 2, 1.5], np.float32)
+    np.testing.assert_allclose(made(x, scales)[0], host(x, scales)[0], rtol=1e-5, atol=1e-6)
 
 
 def test_the_cpu_computes_all_where_nothing_pays(picky: Session) -> None:

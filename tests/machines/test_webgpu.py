@@ -107,6 +107,14 @@ def test_sizes_may_be_others_in_each_call(name: str, gpu: None, tmp_path: Path) 
             ours(X, np.ones((700, 1), np.float32), np.array([7, 5]))
 
 
+def test_a_slice_may_end_at_the_largest_integer(gpu: None, tmp_path: Path) -> None:
+    """Kernels have sizes of 32 bits: they are told where a slice ends, not what its end was said to be."""
+    text = "g (float[n,m] x, int64[1] a, int64[1] b) => (float[p,m] y) { y = Slice(x, a, b) }"
+    made = tilewright.compile(model(text), target="webgpu", session=Session(folder=tmp_path))
+    for begin, end in ((0, 2**63 - 1), (-(2**63), 1), (1, 2**40), (-2, 3), (2, -(2**63))):
+        np.testing.assert_array_equal(made(X, np.array([begin]), np.array([end]))[0], X[begin:end])
+
+
 PRODUCT = "g (float[16,6] x, float[6,16] w) => (float[16,16] y) { p = MatMul(x, w) y = Relu(p) }"
 
 

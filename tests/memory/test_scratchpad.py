@@ -15,6 +15,7 @@ from tests.machines.test_toy import model
 from tilewright.cli.app import commands
 from tilewright.program.memory.scratchpad.bound import in_a_row, least_cycles
 from tilewright.program.memory.scratchpad.exact import best_actions
+from tilewright.program.memory.scratchpad.listing import list_actions
 from tilewright.program.memory.scratchpad.overlap import most_beside
 from tilewright.program.memory.scratchpad.picture import schedule_picture
 from tilewright.program.memory.scratchpad.plan import Plan, plan
@@ -298,7 +299,55 @@ def test_few_operations_are_proved_where_memory_is_tight() -> None:
     """A listing that finds no room in a row lets all leave; the shortest schedule has other addresses."""
     tight = chain(5, 50)
     made = plan(tight)
-    assert made.is_best and made.line.cycles < plan(tight, states=0).line.cycles
+    assert made.is_best and made.line.cycles < plan(tight, tries=1, states=0).line.cycles
+
+
+def weights_between(capacity: int) -> ScratchpadProblem:
+    """A long operation, beside which one of three weights has room, and then a short one for each of these."""
+    tensors = [ScratchTensor("t", 10, given=True), ScratchTensor("m", 10)]
+    operations = [Operation("long", (0,), (1,), 200)]
+    for n in range(3):
+        tensors += [ScratchTensor(f"w{n}", 40, given=True), ScratchTensor(f"r{n}", 10, wanted=n == 2)]
+        operations.append(Operation(f"short{n}", (2 * n + 1, 2 * n + 2), (2 * n + 3,), 5))
+    return ScratchpadProblem(tuple(tensors), tuple(operations), capacity)
+
+
+def test_what_comes_beside_an_operation_has_room_there_together() -> None:
+    """Each weight has room beside the long operation, where 40 bytes are left; the other two come behind it, of which
+    one operation of 5 hides a part: 10 for t, 200, 40, 5, 40 - 5, 5 and 5 for the third, and its store."""
+    made = plan(weights_between(60))
+    assert made.is_best and made.line.cycles >= 10 + 200 + 2 * 40
+    assert plan(weights_between(140)).line.cycles == 10 + 200 + 3 * 5 + 10, "all three have room"
+
+
+def test_tensors_on_the_other_side_leave_bytes_in_one_piece() -> None:
+    """The weight of 60 bytes has room beside g where what g reads does not lie in the midst of what is free."""
+    problem = ScratchpadProblem(
+        (
+            ScratchTensor("a", 40, given=True), ScratchTensor("b", 4), ScratchTensor("w", 20, given=True),
+            ScratchTensor("c", 4), ScratchTensor("v", 60, given=True), ScratchTensor("d", 4, wanted=True),
+        ),
+        (Operation("f", (0,), (1,), 50), Operation("g", (1, 2), (3,), 50), Operation("h", (3, 4), (5,), 50)),
+        100,
+    )  # fmt: skip
+    cycles = {high: simulate(problem, list_actions(problem, range(3), 0, high)).cycles for high in ((), (1, 2, 3))}
+    assert cycles[1, 2, 3] < cycles[()]
+    assert plan(problem, states=0).line.cycles == cycles[1, 2, 3]
+
+
+def test_a_large_load_that_comes_early_is_ahead_of_small_ones() -> None:
+    """The large weight has room beside the first operation, and the small one beside the second alone where it is
+    there."""
+    problem = ScratchpadProblem(
+        (
+            ScratchTensor("x", 8, given=True), ScratchTensor("y", 8), ScratchTensor("s", 12, given=True),
+            ScratchTensor("z", 8), ScratchTensor("l", 64, given=True), ScratchTensor("o", 8, wanted=True),
+        ),
+        (Operation("f", (0,), (1,), 70), Operation("g", (1, 2), (3,), 20), Operation("h", (3, 4), (5,), 30)),
+        92,
+    )  # fmt: skip
+    late, early = (simulate(problem, list_actions(problem, range(3), 2, (), e)).cycles for e in ((), (4,)))
+    assert early < late and plan(problem, states=0).line.cycles <= early
 
 
 # Models

@@ -77,6 +77,30 @@ TWICE = """g (float[3] x, float[3] h) => (float[3] y, float[3] hn) {
     y = Identity (hn)
 }"""
 
+PARTS_KEPT = """g (float[4] x, float[4] h) => (float[4] before, int64[1, k] places, float[4] hn) {
+    before = Identity (h)
+    hn = Add (h, x)
+    places = NonZero (hn)
+}"""
+PARTS_EXCHANGED = """g (float[3] x, float[3] g, float[3] h) => (int64[1, k] places, float[3] gn, float[3] hn) {
+    places = NonZero (x)
+    gn = Identity (h)
+    hn = Add (g, x)
+}"""
+NO_TRIP = """g (float[3] x, int64 trips, float[3] h) => (float[3] y, float[3] hn) {
+    y = Loop (trips, , h) <body = trip (int64 i, bool go, float[3] a) => (bool on, float[3] b) {
+        on = Identity (go)
+        b = Add (a, x)
+    }>
+    hn = Add (y, x)
+}"""
+LENGTH = """g (float[3] x, int64 place, float[3] h) => (int64 count, seq(float[3]) held, float[3] hn) {
+    pair = SequenceConstruct (h, x)
+    held = SequenceErase (pair, place)
+    count = SequenceLength (held)
+    hn = Add (h, x)
+}"""
+
 
 def source(graph: str) -> bytes:
     return parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]>\n{graph}').SerializeToString()
@@ -102,6 +126,10 @@ CASES: dict[str, tuple[str, dict[str, str], Any, str]] = {
     "cache": (CACHE, {"cache": "next", "past": "more"}, lambda k: [floats(1, 3)], "in place"),
     "kept": (KEPT, {"h": "hn"}, lambda k: [floats(3)], "swapped"),
     "twice": (TWICE, {"h": "hn"}, lambda k: [floats(3)], "swapped"),
+    "given by parts": (PARTS_KEPT, {"h": "hn"}, lambda k: [floats(4)], "handed on"),
+    "exchanged": (PARTS_EXCHANGED, {"g": "gn", "h": "hn"}, lambda k: [floats(3)], "handed on"),
+    "no trip": (NO_TRIP, {"h": "hn"}, lambda k: [floats(3), np.array(k % 2)], "handed on"),
+    "in a sequence": (LENGTH, {"h": "hn"}, lambda k: [floats(3), np.array(k % 2)], "handed on"),
 }
 
 
@@ -138,6 +166,17 @@ def test_the_program_keeps_them_too(graph: str, states: dict[str, str], inputs: 
             np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
         for name in states:
             np.testing.assert_allclose(held[name], model.state(name), rtol=1e-5, atol=1e-6)
+
+
+def test_states_of_a_program_of_parts_change_places() -> None:
+    model = compiled(source(PARTS_EXCHANGED.replace("Add (g, x)", "Identity (g)")), states={"g": "gn", "h": "hn"})
+    values = {name: floats(3) for name in "gh"}
+    for name, value in values.items():
+        model.set_state(name, value)
+    for k in range(3):
+        model(floats(3))
+        for name, other in zip("gh", "gh" if k % 2 else "hg", strict=True):
+            np.testing.assert_array_equal(model.state(name), values[other])
 
 
 def lstm() -> bytes:

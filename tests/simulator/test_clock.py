@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from tilewright.simulator import Timed, time_kernel
 from tilewright.target.machine import (
     GLOBAL,
     Accelerator,
+    Events,
     Intrinsic,
     Memory,
     Route,
@@ -166,6 +168,14 @@ CONTRADICTIONS: dict[str, dict[str, object]] = {
     "its clock has 0 cycles a second": {"clock_hz": 0},
     "is no word without commas": {"name": "small,fast"},
     "a vector unit has no name": lanes_with(name=""),
+    "queue 'load' has no event for the thread": {"events": (Events("load", "", 0), Events("*", "*", 8))},
+    "queue 'tensor' has no event for the thread": {"events": (Events("load", "", 4), Events("vector", "", 4))},
+    "from 'attic' to '*': there is no queue 'attic'": {"events": (Events("attic", "*", 4), Events("*", "*", 4))},
+    "from '' to 'load': there is no queue ''": {"events": (Events("", "load", 4), Events("*", "*", 4))},
+    "from 'load' to 'load': runs on one queue follow": {"events": (Events("load", "load", 4), Events("*", "*", 4))},
+    "from 'load' to 'vector': there are -1": {"events": (Events("load", "vector", -1), Events("*", "*", 4))},
+    "facts before it speak of all these pairs": {"events": (Events("*", "*", 4), Events("load", "vector", 2))},
+    "count is 1.5, and no whole number": {"events": (Events("*", "*", 1.5),)},  # type: ignore[arg-type]
 }  # fmt: skip
 
 
@@ -180,5 +190,47 @@ def test_the_fact_is_shown_as_it_would_be_written_and_others_are_counted() -> No
     wrong = dataclasses.replace(SMALL, **ways(Route("attic", "pad", ""), start=-1))  # type: ignore[arg-type]
     with pytest.raises(TargetError) as error:
         check_machine(wrong)
-    assert error.value.where == "Route('global', 'pad', 'load', unit=16, cycles=2, start=-1, partial=True)"
+    fact, _, place = str(error.value.where).rpartition(", ")
+    assert fact == "Route('global', 'pad', 'load', unit=16, cycles=2, start=-1, partial=True)"
+    assert re.fullmatch(re.escape(__file__) + r":\d+ \(from line \d+\)", place), place
     assert "there are 2 more" in error.value.what
+
+
+FILE = """
+from tilewright.machines.families import matrix_unit
+from tilewright.target.machine import GLOBAL, Accelerator, Events, Memory, Route
+
+def way(source, target):
+    return Route(source, target, "load")
+
+MACHINE = Accelerator(
+    "mine",
+    memories=(GLOBAL, Memory("pad", 4096)),
+    intrinsics=matrix_unit("mma", ("f32 pad", "f32 pad", "f32 pad"), queue="array",
+                           tile=(4, 4, 1), most=(8, 8, 8)),
+    routes=(way("global", "pad"),
+            Route("pad", "global", "store")),
+    events=(Events("*", "*", 8),),
+)
+"""
+
+WRONG_LINES = {
+    "a memory": ('Memory("pad", 4096)', 'Memory("pad", 0)', "Memory('pad', 0), {}:10"),
+    "a route": ('"global", "store"', '"attic", "store"', "Route('pad', 'attic', 'store'), {}:14"),
+    "a route by a function": ('"load"', '""', "Route('global', 'pad', ''), {}:6 (from line 13)"),
+    "an intrinsic of a family": ("f32 pad", "f32 attic", "{}:11"),
+    "events": ("8),)", "0),)", "Events('*', '*', 0), {}:15"),
+    "the machine": ('"mine"', '"my, own"', "{}:8"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_LINES)
+def test_facts_that_contradict_each_other_are_refused_with_their_line(case: str, tmp_path: Path) -> None:
+    old, new, where = WRONG_LINES[case]
+    path = tmp_path / "mine.py"
+    assert old in FILE
+    made: dict[str, object] = {"__name__": "mine"}
+    exec(compile(FILE.replace(old, new), str(path), "exec"), made)
+    with pytest.raises(TargetError) as error:
+        check_machine(made["MACHINE"])  # type: ignore[arg-type]
+    assert str(error.value.where).endswith(where.format(path)), error.value.where

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from tests.simulator.chips import CHIPS
 from tilewright.cli.app import commands
 from tilewright.kit.cases import CASES
-from tilewright.kit.page import machine_page
+from tilewright.kit.page import machine_page, suite_table
 from tilewright.kit.suite import conformance
 from tilewright.machines import PRESETS
 from tilewright.target.machine import GLOBAL, Accelerator, Memory
@@ -33,6 +33,13 @@ def test_what_a_machine_lacks_is_named() -> None:
     found = {o.case: o for o in conformance(CHIPS["laned"])}
     assert found["exponential"].missing == ("unit 'simd' does no 'exp'",)
     assert found["product 64 x 64 x 64 of f32"].complete
+    assert not found["exponential"].events, "the machine has no number of them"
+
+
+def test_events_that_are_needed_are_told() -> None:
+    found = next(o for o in conformance(PRESETS["npu16"]) if o.case.startswith("product 64"))
+    assert found.events["fix -> vector"] >= 1
+    assert f" {max(found.events.values())} |" in suite_table([found])
 
 
 def test_the_page_has_the_facts_and_what_follows() -> None:
@@ -41,6 +48,8 @@ def test_the_page_has_the_facts_and_what_follows() -> None:
     assert "`m` from 1 to 64; `k` from 4 to 256; `k % 4 == 0`; cycles: `m * ((k + 31) // 32)`" in page
     assert "| gemv | f32 x f32 -> f32 | 1..64 x 1 x 4..256 | 32 | global -> pad; global -> pad |" in page
     assert "| core | 2 |" in machine_page(CHIPS["cores"])
+    assert "## Events" not in page
+    assert "| any queue | any queue | 8 |" in machine_page(PRESETS["npu16"])
 
 
 def test_the_command_prints_it_and_refuses_what_is_no_accelerator() -> None:

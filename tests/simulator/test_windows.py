@@ -14,7 +14,8 @@ from onnx.reference import ReferenceEvaluator
 
 import tilewright
 from tests.loops.interleave import run_interleaved
-from tests.simulator.test_npu import is_accepted, session, waits, without_one_wait
+from tests.simulator.test_mutants import check
+from tests.simulator.test_npu import TINY, session
 from tilewright.loops.kernel_info import parse_kernel
 from tilewright.options import Options
 from tilewright.stages import programs
@@ -75,17 +76,14 @@ def test_values_behind_each_other_are_copied_one_after_the_other(tmp_path: Path)
 
 
 def test_windows_are_read_once_in_any_order_of_queues(tmp_path: Path) -> None:
-    """Three taps of each column, of lines that come once. A wait that is removed is missed, or another one behind it on
-    the same queue is enough: then any order gives the same."""
+    """Three taps of each column, of lines that come once."""
     data = pool("MaxPool", (1, 24, 14, 32), kernel_shape=[3, 1])
     (text,) = programs(data, "loops", options=Options(target="tiny"), session=session(tmp_path)).values()
     func = parse_kernel(text)
     x = RNG.integers(-50, 50, (1, 24, 14, 32)).astype(np.float32)
     right = np.maximum(np.maximum(x[:, :, :-2], x[:, :, 1:-1]), x[:, :, 2:])
-    accepted = [func, *(m for m in without_one_wait(func) if is_accepted(m))]
-    assert len(accepted) == 2 < len(waits(func)) - 5
-    for each in accepted:
-        for seed in range(3):
-            y = np.zeros((1, 24, 12, 32), np.float32)
-            run_interleaved(each, [x, y], {}, random.Random(seed))
-            assert np.array_equal(y, right)
+    assert check(func, TINY, RNG) > 5
+    for seed in range(3):
+        y = np.zeros((1, 24, 12, 32), np.float32)
+        run_interleaved(func, [x, y], {}, random.Random(seed))
+        assert np.array_equal(y, right)

@@ -12,6 +12,7 @@ from onnx import helper as h
 
 import tilewright
 from tests.staging.models import checked, compiled, loaded, model_of
+from tilewright.runtime.staged import functions
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -138,6 +139,30 @@ def test_optionals(given: np.ndarray | None) -> None:
     nodes = [h.make_node("OptionalHasElement", ["x"], ["has"]), h.make_node("Identity", ["x"], ["y"])]
     has, y = run(nodes, [optional_info("x", [2, 3])], ["has", "y"], given)
     assert has == (given is not None) and (y is None if given is None else np.array_equal(y, given))
+
+
+@pytest.mark.parametrize(
+    "name, given, parameters",
+    [
+        ("sequence", [X], {}),
+        ("sequence_length", [[X]], {}),
+        ("sequence_at", [[X], np.array(0)], {}),
+        ("sequence_insert", [[], X], {}),
+        ("sequence_erase", [[X, X]], {}),
+        ("concatenate_sequence", [[X]], {"axis": 0, "new_axis": False}),
+        ("split_to_sequence", [X], {"axis": 0, "keeps_axis": True}),
+        ("optional", [X], {}),
+        ("optional_has_element", [X], {}),
+        ("optional_get_element", [X], {}),
+        ("copied", [X], {}),
+        ("copied", [[X]], {}),
+        ("unique", [X], {"axis": None, "in_order": False}),
+    ],
+)
+def test_functions_say_whether_they_hand_on_what_they_are_given(name: str, given: Any, parameters: Any) -> None:
+    results = functions.bound(name, parameters)(*given)
+    elements = [e for result in results for e in (result if isinstance(result, list) else [result])]
+    assert any(np.shares_memory(e, X) for e in elements) == (name in functions.HANDS_ON)
 
 
 def test_the_element_of_an_optional() -> None:

@@ -15,16 +15,17 @@ from tilewright.checks.traffic import CallTraffic, region_traffic, stored_bytes
 from tilewright.compilation import Compilation, Setting
 from tilewright.compiler import compile_with_fallbacks
 from tilewright.graph.rewrites.dead import DropDead
-from tilewright.ir.core import Func, Module
+from tilewright.ir.core import Func, Module, Op
 from tilewright.ir.optional_steps import OptionalSteps
 from tilewright.ir.sym import Sym, sym, var
 from tilewright.ir.types import TensorType
 from tilewright.ops.define.binding import input_variables
-from tilewright.options import OnProgress, Options, Request
+from tilewright.options import OnProgress, Options, Request, bits_of_rows
 from tilewright.program.caches import caches_of
 from tilewright.program.states import GROWING, STATES, VARIABLES
 from tilewright.runtime.errors import OptionError
 from tilewright.runtime.threads import available_cpus
+from tilewright.schedule.gemm.rounded_bytes import share_of_region
 from tilewright.schedule.work.operators import OperatorCounts, total
 from tilewright.session import Session
 from tilewright.target.hardware import measured_hertz
@@ -212,7 +213,7 @@ def _counted(
     flops = total(counts.of(op).flops for op in operators)
     numbers = {v.name: size for v, size in known.items()}
     serial = serial_work(operators, counts, numbers, steps, kept.past)
-    calls = tuple(region_traffic(each.run("fused").module, counts) for each in pieces)
+    calls = tuple(region_traffic(each.run("fused").module, counts, _rounded(each)) for each in pieces)
 
     def amount(formula: Sym) -> LengthCount:
         found = formula.subs(known)
@@ -230,6 +231,13 @@ def _counted(
         kept.continues, machine.name, threads, measured_hertz() if machine == host_target() else None, numbers,
         max(1, kept.layers), calls, machine if isinstance(machine, Target) else None, serial,
     )  # fmt: skip
+
+
+def _rounded(piece: Compilation) -> Callable[[Op], float | None]:
+    """What products take of the time of floats where rows are rounded for them."""
+    machine, options = piece.setting.machine, piece.setting.options
+    bits = bits_of_rows(options, piece.module.main.attrs.get("activations"))
+    return lambda region: share_of_region(region, bits, machine) if isinstance(machine, Target) else None
 
 
 @dataclass(frozen=True)

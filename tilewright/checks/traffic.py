@@ -3,7 +3,7 @@ whole capacity, of tables the rows that are looked up, and of weights the bits t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from tilewright.cost.core import Source, source_of
@@ -30,7 +30,8 @@ def stored_bytes(type: object, elements: Sym | None = None) -> Sym:
 @dataclass(frozen=True)
 class RegionTraffic:
     """One region: the bytes of each operand that are read, and of each result that are written; its work in products
-    by the bytes of what is multiplied; other operations, each with elements computed and elements there are."""
+    by the bytes of what is multiplied, and the `share` of their time as floats that they take; other operations, each
+    with elements computed and elements there are."""
 
     operands: tuple[Value, ...]
     results: tuple[Value, ...]
@@ -40,13 +41,14 @@ class RegionTraffic:
     operations: tuple[tuple[Sym, Sym, Sym], ...]
     kept: frozenset[Value]
     """Constants and states: what is there from call to call."""
+    share: float = 1
 
     def work(self, target: Target, kept_in: Source, evaluate: Evaluate) -> KernelWork | None:
         """Numbers for the cost model; None where a dim is not known."""
         products: dict[int, float] = {}
         for counted in self.products:
             for element, count in counted.items():
-                products[element] = products.get(element, 0) + (evaluate(count) or 0)
+                products[element] = products.get(element, 0) + self.share * (evaluate(count) or 0)
         operations = 0.0
         for count, computed, there in self.operations:
             all_of_it = evaluate(there) or 0
@@ -85,40 +87,57 @@ class CallTraffic:
         return sum(kernel_cycles(w, target, threads) for w in known) if len(known) == len(works) else None
 
 
-def region_traffic(module: Module, counts: OperatorCounts) -> CallTraffic:
-    """Of a graph that fusion has cut into regions."""
+def region_traffic(module: Module, counts: OperatorCounts, rounded: Callable[[Op], float | None]) -> CallTraffic:
+    """Of a graph that fusion has cut into regions. `rounded` is the share of the time of products of floats that those
+    of a region take whose rows are rounded; None of others."""
     main = module.main
     names = [name for name, *_ in main.attrs.get(STATES, ())]
     first_state, first_updated = len(main.args) - len(names), len(main.returns) - len(names)
     grows = {name for name, *_ in main.attrs.get(GROWING, ())}
     grown = {v for name, v in zip(names, main.returns[first_updated:], strict=True) if name in grows}
     states = {*main.args[first_state:], *grown}
-    regions = tuple(_of_region(op, counts, states, grown) for op in main.body.ops if op.name == "fused")
+    regions = tuple(_of_region(op, counts, states, grown, rounded(op)) for op in main.body.ops if op.name == "fused")
     constants = [op.result for op in main.body.ops if op.name == "constant" and op.result.users]
     return CallTraffic(regions, total(stored_bytes(v.type) for v in constants))
 
 
 def _of_region(
-    op: Op, counts: OperatorCounts, states: Collection[Value], grown: Collection[Value]
+    op: Op, counts: OperatorCounts, states: Collection[Value], grown: Collection[Value], rounded: float | None
 ) -> RegionTraffic:
-    """`grown` are states into which rows were put, which are written where they are."""
+    """`grown` are states into which rows were put, which are written where they are. Where rows are `rounded`, codes of
+    weights are multiplied as they are, and made no floats."""
     (body,) = op.blocks
     *inner, end = body.ops
     in_place = {v for r, v in zip(op.results, end.operands, strict=True) if r in grown}
     needed = _needed(body, counts, in_place)
     works = [(o, counts.of(o)) for o in inner]
+    floats = set() if rounded is None else _made_of_constants(op)
     read = tuple(stored_bytes(arg.type, needed.get(arg, sym(0))) for arg in body.args)
     rows = {v: stored_bytes(v.op.operands[1].type) for v in in_place if v.op is not None}
     written = tuple(rows[v] if v in rows else stored_bytes(v.type) for v in end.operands)
     operations = tuple(
-        (w.operations, needed.get(o.results[0], sym(0)), _elements(o.results[0])) for o, w in works if o.results
-    )
+        (w.operations, needed.get(o.results[0], sym(0)), _elements(o.results[0]))
+        for o, w in works if o.results and o not in floats
+    )  # fmt: skip
     kept = {v for v in op.operands if v in states or (v.op is not None and v.op.name == "constant")}
     kept |= {r for r in op.results if r in grown}
     return RegionTraffic(
         tuple(op.operands), tuple(op.results), read, written, tuple(w.products for _, w in works), operations,
-        frozenset(kept),
+        frozenset(kept), 1 if rounded is None else rounded,
     )  # fmt: skip
+
+
+def _made_of_constants(region: Op) -> set[Op]:
+    """The ops of a region that constants alone decide."""
+    (body,) = region.blocks
+    given = zip(region.operands, body.args, strict=True)
+    known = {arg for value, arg in given if value.op is not None and value.op.name == "constant"}
+    found: set[Op] = set()
+    for op in body.ops[:-1]:
+        if known.issuperset(op.operands):
+            found.add(op)
+            known.update(op.results)
+    return found
 
 
 def _needed(body: Block, counts: OperatorCounts, in_place: Collection[Value]) -> dict[Value, Sym]:

@@ -195,6 +195,11 @@ def stay_for_turns(weights: float, target: Target) -> bool:
     return weights <= target.calibration.recurrent_weights
 
 
+def lines_before_bytes(target: Target) -> int:
+    """Cache lines by which weights of fewer than 8 bits are requested before one row of bytes multiplies them."""
+    return target.calibration.lines_before_bytes
+
+
 def rows_of_short_weights(target: Target) -> int:
     """Rows that a product has at most where weights of 16 bits are read as they are."""
     return target.calibration.rows_of_short_weights

@@ -82,10 +82,10 @@ def share_of_rounded(dot: Dot, target: Target, group: int = ROUNDED_GROUP) -> fl
     return 1 / products_per_float(dot, target) + ADDING_A_GROUP / group
 
 
-def share_of_bytes(dot: Dot, target: Target, group: int = ROUNDED_GROUP) -> float:
-    """The same of sums of rows in two bytes each, which `dot` multiplies one after the other. What brings both sums of
-    a group together is done beside multiplications."""
-    return 2 / products_per_float(dot, target) + ADDING_A_GROUP / group
+def share_of_bytes(dot: Dot, target: Target, group: int = ROUNDED_GROUP, pieces: int = 2) -> float:
+    """The same of sums of rows in so many bytes each, which `dot` multiplies one after the other. What brings the sums
+    of a group together is done beside multiplications."""
+    return pieces / products_per_float(dot, target) + ADDING_A_GROUP / group
 
 
 def group_of_rounding(groups: Sequence[int], depth: int | None, together: int) -> int | None:

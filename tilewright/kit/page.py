@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from tilewright.cost.machine.ways import MatrixUnit, way
 from tilewright.kit.suite import CaseOutcome
 from tilewright.schedule.machine.facts import matrix_units
-from tilewright.target.machine import GLOBAL, Accelerator, Intrinsic, Route
+from tilewright.target.machine import ANY, GLOBAL, Accelerator, Events, Intrinsic, Route
 
 
 def machine_page(machine: Accelerator, outcomes: Sequence[CaseOutcome] = ()) -> str:
@@ -26,6 +26,8 @@ def machine_page(machine: Accelerator, outcomes: Sequence[CaseOutcome] = ()) -> 
         ))]  # fmt: skip
     if machine.intrinsics:
         parts += ["## Intrinsics\n", *map(_intrinsic, machine.intrinsics)]
+    if machine.events:
+        parts += ["## Events\n", _table(("from", "to", "events of each pair"), map(_events, machine.events))]
     units = matrix_units(machine)
     if units:
         head = ("unit", "operands into sums", "runs", "multiply-adds a cycle", "ways in", "way out", "zeroed by")
@@ -47,11 +49,11 @@ def summary(outcomes: Sequence[CaseOutcome]) -> str:
 
 
 def suite_table(outcomes: Iterable[CaseOutcome]) -> str:
-    """The cases with cycles, queues at work, and what is missing."""
+    """The cases with cycles, queues at work, the pair of queues that needs most events, and what is missing."""
     return _table(
-        ("case", "right", "cycles", "queues", "missing"),
+        ("case", "right", "cycles", "queues", "events", "missing"),
         (
-            (o.case, "yes" if o.right else "no", f"{o.cycles:,.0f}", ", ".join(o.units), missing)
+            (o.case, "yes" if o.right else "no", f"{o.cycles:,.0f}", ", ".join(o.units), _most(o.events), missing)
             for o in outcomes
             for missing in [o.error or "; ".join(o.missing)]
         ),
@@ -78,6 +80,15 @@ def _route(route: Route) -> Sequence[object]:
     rate = route.unit / route.cycles if route.cycles else "any number"
     yes = {True: "yes", False: "no"}
     return f"{route.source} -> {route.target}", route.queue, rate, route.start, yes[route.partial], yes[route.fills]
+
+
+def _events(fact: Events) -> Sequence[object]:
+    return *("any queue" if q == ANY else q or "thread" for q in (fact.source, fact.target)), fact.count
+
+
+def _most(events: Mapping[str, int]) -> str:
+    pair = max(events, key=lambda pair: events[pair], default="")
+    return f"{pair} {events[pair]}" if pair else ""
 
 
 def _pairs(table: Mapping[str, int]) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from tilewright.runtime import Model
 from tilewright.runtime.report.records import KernelCycles
 from tilewright.runtime.report.shown import Report
 from tilewright.simulator.clock import SCALAR
+from tilewright.simulator.totals import program_cycles
 from tilewright.target.machine import Accelerator
 
 TOLERANCE = 1e-3
@@ -24,8 +25,8 @@ TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class CaseOutcome:
-    """What became of a case: whether its results are right, the cycles it takes, the units that work for it, and why
-    what is left to the scalar unit is."""
+    """What became of a case: whether its results are right, the cycles it takes, the units that work for it, why what
+    is left to the scalar unit is, and the events that it needs of each pair of queues."""
 
     case: str
     right: bool
@@ -33,6 +34,7 @@ class CaseOutcome:
     units: tuple[str, ...]
     missing: tuple[str, ...]
     error: str = ""
+    events: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -59,7 +61,8 @@ def _outcome(case: KitCase, machine: Accelerator) -> CaseOutcome:
     kernels: tuple[KernelCycles, ...] = report.simulated
     units = sorted({q for k in kernels for q, n in k.busy.items() if n and q != SCALAR})
     cycles = sum(k.cycles * k.calls for k in kernels)
-    return CaseOutcome(case.name, _is_right(found, right, case.exact), cycles, tuple(units), missing)
+    events = program_cycles(kernels).events
+    return CaseOutcome(case.name, _is_right(found, right, case.exact), cycles, tuple(units), missing, events=events)
 
 
 def _drawn(rng: np.random.Generator, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:

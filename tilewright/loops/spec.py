@@ -8,6 +8,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.scalar import LEVELS, SCALAR_OPS
 from tilewright.ir.sym import ZERO, Sym, logical_and, logical_not, select
+from tilewright.ir.text.notation import is_events
 from tilewright.ir.types import BufferType, ScalarType, TokenType
 from tilewright.ir.verify import OpRule, Spec, scalar_op_rule
 from tilewright.loops.edit import (
@@ -174,6 +175,8 @@ def _run_rule(op: Op) -> str | None:
         return "the names of its intrinsic and its queue are texts"
     if any(not isinstance(v.type, TokenType) for v in (*op.operands, *op.results)):
         return "waits for tokens and gives one"
+    if "events" in op.attrs and not (queue and is_events(op.attrs["events"])):
+        return f"its events are numbers by the queues that wait for them, not {op.attrs['events']!r}"
     for inner in body_of(op).walk():
         if inner.name in ("run", "wait", "barrier"):
             return f"holds no {inner.name}"
@@ -348,7 +351,7 @@ _RULES: dict[str, OpRule] = {
     "level": _rule((1, 1, 0), ("levels",), (), _level_rule),
     "bind": _rule((1, 0, 0), ("var",), (), _bind_rule),
     "check": _rule((1, 0, 0), ("kind", "message"), (), _check_rule),
-    "run": _rule((None, None, 1), ("intrinsic", "queue"), (), _run_rule),
+    "run": _rule((None, None, 1), ("intrinsic", "queue"), ("events",), _run_rule),
     "wait": _rule((None, 0, 0), (), (), _wait_rule),
     "barrier": _rule((0, 0, 0), ("level",), (), _barrier_rule),
 }

@@ -8,7 +8,7 @@ unified buffer for vectors.
 from __future__ import annotations
 
 from tilewright.machines.families import matrix_unit
-from tilewright.target.machine import GLOBAL, Accelerator, Memory, Route, ScalarUnit, VectorUnit
+from tilewright.target.machine import GLOBAL, Accelerator, Events, Memory, Route, ScalarUnit, VectorUnit
 
 KB = 1 << 10
 
@@ -53,6 +53,7 @@ def npu(columns: int = 16) -> Accelerator:
             _route("ub", "global", "mte3", 256, start=32),
             _route("ub", "l1", "mte3", 256),
         ),
+        events=(Events("*", "*", 8),),
         scalar=ScalarUnit(operation=1, load=4, store=2, issue=1),
         clock_hz=1e9,
     )

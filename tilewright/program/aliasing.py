@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.sym import Sym, le
 from tilewright.ir.text import line_of
-from tilewright.ops.define.staged import BRANCH, LOOP
+from tilewright.ops.define.staged import BRANCH, HOST, LOOP
+from tilewright.runtime.staged.functions import HANDS_ON
 
 
 def broken_aliasing(func: Func) -> tuple[str, Op] | None:
@@ -28,6 +29,13 @@ def broken_aliasing(func: Func) -> tuple[str, Op] | None:
     except _Broken as broken:
         return broken.message, broken.op
     return None
+
+
+def states_held(func: Func) -> Mapping[Value, frozenset[Value]]:
+    """Of which states each value may be the memory, or hold it, in a program that updates none."""
+    accesses = _Accesses(func)
+    accesses.block(func.body)
+    return accesses.states
 
 
 class _Broken(Exception):
@@ -92,7 +100,7 @@ class _Accesses:
             (body,) = op.blocks
             found.add(self.block(body))
             self.yielded(op.results, body.ops[-1].operands)
-        elif op.name != "call" and held:  # views, and what the host may hand on
+        elif held and _hands_on(op):
             self.states |= dict.fromkeys(op.results, held)
         return found
 
@@ -160,6 +168,11 @@ class _Accesses:
         names = " or ".join(f"'{state.name}'" for state in sorted(self.states_of(value), key=lambda state: state.name))
         whose = f" of state {names}" if names else ""
         raise _Broken(f"{name}{whose} is {what} here, and line {number} has `{line}`: {why}", op)
+
+
+def _hands_on(op: Op) -> bool:
+    """Whether results may be the memory of operands: of views they are, and of some functions of the host."""
+    return op.attrs["function"] in HANDS_ON if op.name == HOST else op.name != "call"
 
 
 def _reads_within(block: Block) -> Iterator[tuple[Op, Value]]:

@@ -9,7 +9,8 @@ from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType, Type, buffer, is_native
 from tilewright.ops.define.binding import input_variables
-from tilewright.ops.define.staged import MEASURE
+from tilewright.ops.define.staged import HOST, MEASURE
+from tilewright.program.aliasing import states_held
 from tilewright.program.caches import Cache, caches_of, grow_caches
 from tilewright.program.growing import growing
 from tilewright.program.spec import READ, SPACE, STATE, UPDATE
@@ -167,34 +168,46 @@ def introduce_states(main: Func) -> None:
         return
     args, final = main.args, main.body.ops[-1]
     own, kept = args[: -len(pairs)], args[-len(pairs) :]
-    outputs, updated = final.operands[: -len(pairs)], final.operands[-len(pairs) :]
     used = set(_variables_used(main))
     before: list[Op] = []
-    after: list[Op] = []
-    for arg, value, (name, _, initial) in zip(kept, updated, pairs, strict=True):
+    for arg, (name, _, initial) in zip(kept, pairs, strict=True):
         attrs = {"name": name} | ({"initial": initial} if initial else {})
         type = buffer(arg.tensor.dtype, arg.tensor.shape, SPACE)
         state = Op(STATE, (), [type], attrs)
         read = Op(READ, [state.result], [arg.type])
         state.result.name = name
         symbols = input_variables(arg)
-        new = read.result if value is arg else value
         arg.replace_by(read.result)
         before += [state, read]
         if symbols is not None and not used.isdisjoint(symbols.flat):
             before.append(Op(MEASURE, [read.result], (), {"variables": tuple(symbols.flat)}))
-        after.append(Op(UPDATE, [state.result, new]))
+    states = [op for op in before if op.name == STATE]
     main.body.args = own
-    final.set_operands(outputs)
-    main.body.ops.pop()
-    for op in after:
-        main.body.append(op)
-    main.body.append(final)
     for op in before:
         op.parent = main.body
     main.body.ops[:0] = before
+    held = states_held(main)
+    main.body.ops.pop()
+    outputs = [_copied(main, v) if held.get(v) else v for v in final.operands[: -len(pairs)]]
+    updates = [(op.result, v) for op, v in zip(states, final.operands[-len(pairs) :], strict=True)]
+    updates = [(state, _copied(main, v) if held.get(v, _NONE) - {state} else v) for state, v in updates]
+    for held_in, value in updates:
+        main.body.append(Op(UPDATE, [held_in, value]))
+    final.set_operands(outputs)
+    main.body.append(final)
     main.attrs["inputs"] = main.attrs["inputs"][: -len(pairs)]
     main.attrs["outputs"] = main.attrs["outputs"][: -len(pairs)]
+
+
+_NONE: frozenset[Value] = frozenset()
+
+
+def _copied(main: Func, value: Value) -> Value:
+    """A copy of what may be the memory of a state, which an update writes. The host makes it: programs of kernels have
+    none, as what kernels give is their own (`link.copy_aliased_outputs`)."""
+    copy = main.body.append(Op(HOST, [value], [value.type], {"function": "copied"}))
+    copy.result.name = value.name
+    return copy.result
 
 
 def states_of(main: Func) -> list[tuple[Op, Op]]:

@@ -76,7 +76,7 @@ class Planned:
         self.weights = linked.constants.nbytes
         self._run = linked.code.run
         if artifact.states:
-            self._run = states.runner(linked.code.run, artifact.states, out_data, len(artifact.outputs))
+            self._run = states.runner(linked.code, artifact.states, out_data, len(artifact.outputs))
         self.run: Callable[[int], int] = self._run if counter is None else partial(self._counted, counter)
         self.reads_data = artifact.plan_reads_data
         self.results = Results()

@@ -39,6 +39,11 @@ class Executor(Protocol):
     def destroy_pool(self, address: int) -> None: ...
 
 
+def keeps_memory(code: Executor) -> bool:
+    """Whether code has memory of its own, in which it keeps states and what parts hand on (a `DeviceExecutor`)."""
+    return hasattr(code, "run_keeping")
+
+
 NATIVE = ("cpu", "accelerator")
 """Kinds of machines whose artefacts are native code; of simulated ones it is that of the machine that compiled."""
 
@@ -92,6 +97,10 @@ class _TheirCode:
         self._code, self._kind = code, kind
         self.run = self._theirs(code.run)
         self.plan = None if code.plan is None else self._theirs(code.plan)
+        if (keeping := getattr(code, "run_keeping", None)) is not None:  # a `DeviceExecutor`
+            handing: Any = code
+            self.run_keeping, self.run_handing = self._theirs(keeping), self._theirs(handing.run_handing)
+            self.hands_over = bool(handing.hands_over)
         self.run_profiled = None if code.run_profiled is None else self._theirs(code.run_profiled)
         self.create_pool = self._theirs(code.create_pool)
         self.destroy_pool = self._theirs(code.destroy_pool)

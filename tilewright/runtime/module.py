@@ -19,6 +19,7 @@ from tilewright.runtime import staged
 from tilewright.runtime.arena import address_of, release_free_memory
 from tilewright.runtime.artifact import Artifact, StoredModel
 from tilewright.runtime.context import Context, Linked, Planned, context_class
+from tilewright.runtime.devices.handing import HandsOver
 from tilewright.runtime.errors import (
     ArtifactError,
     ExecutionError,
@@ -294,6 +295,7 @@ class Model(CalledByName, CountsSizes, KeepsStates, RecordsCalls, ShownInNoteboo
         Results stay valid. Closing a closed model does nothing.
         """
         self._loaded = None  # first: a call that finds no context left asks for this one
+        self._states.come_home()
         self._forks = _CLOSED
         self._levels = None
         self.trim()
@@ -549,7 +551,7 @@ class Model(CalledByName, CountsSizes, KeepsStates, RecordsCalls, ShownInNoteboo
         return error_class(entry.kind)(entry.message, where=f"called with {given or 'no inputs'}")
 
 
-class _Part(Model):
+class _Part(Model, HandsOver):
     """A part of a staged model, called with the arguments of a step."""
 
     @property
@@ -592,9 +594,6 @@ def _native_steps(
         StepsCode(code, program, [part.artifact.run_symbol for part in parts]),
         [part.addresses(run) for part, run in zip(parts, instead or [None] * len(parts), strict=True)],
         [[len(info.shape) for info in part.inputs] for part in parts],
-        parts[0].linked.constants.nbytes,
-        parts[0].threads,
-        parts[0].linked.pool.address,
-        stops,
+        parts[0].linked.constants.nbytes, parts[0].threads, parts[0].linked.pool.address, stops,
         lambda part, code, shapes: parts[part].error_of(code, shapes),
     )

@@ -13,7 +13,9 @@ import numpy as np
 
 from tilewright.runtime.arena import address_of, aligned_bytes
 from tilewright.runtime.artifact import StateInfo, TensorInfo
-from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, OptionError
+from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, OptionError, TilewrightError
+from tilewright.runtime.executor import Executor, keeps_memory
+from tilewright.runtime.kept.away import bring_home, is_lost, written
 from tilewright.runtime.kept.shared_pages import PageFile
 from tilewright.runtime.kept.state_memory import (
     MemoryOfState,
@@ -41,6 +43,9 @@ class States:
     which it is swapped. So a call that fails leaves states that are swapped as they were; those that are written in
     place are `lost` then, and calls are refused until somebody sets them. Of a state that grows such a call writes what
     lies behind its counter alone, and the counter is put back: neither is lost.
+
+    Where a device has the memory of its own, what states hold stays there (`kept/away.py`), and `current` is what it
+    was until somebody looks at it.
     """
 
     def __init__(self, infos: Sequence[StateInfo], constants: bytes | bytearray | memoryview) -> None:
@@ -59,6 +64,7 @@ class States:
         self._grown = {own: [n for n in grown if self._counters[n] == own] for own in counters}
         self._look_again()
         self.lost: Sequence[str] = ()
+        self._is_on_device = False
         self.start_process()
         self._begin_anew(range(len(self.infos)))
 
@@ -86,6 +92,7 @@ class States:
         for number in numbers:
             if (memory := self._memory_of(number)) is not None:
                 memory.written_from(0)
+            written(self.current[number])
             if self._first[number] is not None:
                 self.current[number][...] = self._first[number]
             elif self._counters[number] < 0:
@@ -93,6 +100,11 @@ class States:
 
     def filled(self, number: int) -> np.ndarray:
         """What a state holds, up to where it is filled; not a copy."""
+        bring_home(self.current[number])
+        return self._part_filled(number)
+
+    def _part_filled(self, number: int) -> np.ndarray:
+        """The same, of which the memory may hold what it did before."""
         counter = self._counters[number]
         count = None if counter < 0 else self.current[counter]
         return filled(self.current[number], self.infos[number].grows, count, self.first(number))
@@ -112,7 +124,7 @@ class States:
     def _advance(self) -> None:
         """After a call: of states of which a window is read, what lies before that is given back, and what others have
         grown by may come to lie in a huge page, one in each call."""
-        for counter, grown in self._grown.items():
+        for counter, grown in () if self._is_on_device else self._grown.items():
             rows = int(self.current[counter].reshape(-1)[0])
             if rows // LOOK_EVERY != self._looked[counter]:
                 if any(settling.settle(rows) for settling in filter(None, map(self._memory_of, grown))):
@@ -126,7 +138,7 @@ class States:
         """So many rows will be written behind the counter by the next calls: pages that they fill for the most part
         are huge from the beginning."""
         with self._lock:
-            for memory in map(self._memory_of, self._grown.get(counter, ())):
+            for memory in map(self._memory_of, () if self._is_on_device else self._grown.get(counter, ())):
                 if memory is not None:
                     memory.expect(int(self.current[counter].reshape(-1)[0]), rows)
 
@@ -175,6 +187,7 @@ class States:
         for grown in (n for n, own in enumerate(self._counters) if own == number):
             if (memory := self._memory_of(grown)) is not None:
                 memory.written_from(max(int(value.reshape(-1)[0]), 0))
+        written(self.current[number])
         self.current[number][place_of(value.shape, state.grows, first)] = value
 
     def copy_to(self, other: States) -> None:
@@ -187,6 +200,7 @@ class States:
                 if self._counters[number] < 0 or own is None or its is None:
                     values[state.info.name] = filled
                 else:  # whole pages are shared until they are written to
+                    written(other.current[number])
                     its.copy_from(own, own.first + filled.shape[state.grows], file)
             other.put(values)
             other.lost = ()
@@ -211,11 +225,22 @@ class States:
             finally:
                 self._lock.release()
 
+    def come_home(self) -> None:
+        """Let the host have what devices hold; not while a call is running, whose device ends with it."""
+        if self._is_on_device and self._lock.acquire(blocking=False):
+            try:
+                for array in self.current:
+                    bring_home(array)
+            except TilewrightError:  # it is lost
+                pass
+            finally:
+                self._lock.release()
+
     def _release(self) -> None:
         self._look_again()
         for number, memory in enumerate(self._memory):
             if self._counters[number] >= 0 and self.current[number] is memory.array:
-                memory.forget_behind(memory.first + self.filled(number).shape[self.infos[number].grows])
+                memory.forget_behind(memory.first + self._part_filled(number).shape[self.infos[number].grows])
 
     def begin(self) -> None:
         """A call begins, which ends with `end`. ExecutionError where states are lost, and for a call within a call."""
@@ -256,9 +281,12 @@ class States:
             self.end()
 
     def _check(self) -> None:
-        if self.lost:
+        lost = list(self.lost)
+        if self._is_on_device:
+            lost += [info.info.name for info, array in zip(self.infos, self.current, strict=True) if is_lost(array)]
+        if lost:
             raise ExecutionError(
-                f"state '{self.lost[0]}' is lost: a call failed while it was written",
+                f"state '{lost[0]}' is lost: a call failed while it was written",
                 hint="begin anew with reset(), or set it with set_state()",
             )
 
@@ -269,9 +297,14 @@ class States:
         in_data[inputs:] = self._addresses
 
     def runner(
-        self, run: Callable[[int], int], states: Sequence[StateInfo], out_data: Any, outputs: int
+        self, code: Executor, states: Sequence[StateInfo], out_data: Any, outputs: int
     ) -> Callable[[int], int]:
         """Runs a program that keeps its states so; what it has computed is what they hold afterwards."""
+        self._is_on_device = keeps_memory(code)
+        if self._is_on_device:
+            device: Any = code
+            return self._runner_on_device(device.run_keeping, states)
+        run = code.run
         swapped = [number for number, state in enumerate(states) if state.way == "swapped"]
         counters = [number for number in self._grown if states[number].way == "in place"]
         own = [n for n, state in enumerate(states) if state.way == "in place" and not state.counter]
@@ -297,6 +330,27 @@ class States:
                 self._note_moves(swapped)
                 if self._grown:
                     self._advance()
+            return code
+
+        return keeping
+
+    def _runner_on_device(
+        self, run: Callable[[int, Sequence[np.ndarray]], int], states: Sequence[StateInfo]
+    ) -> Callable[[int], int]:
+        """The same for a program whose device keeps them, and says itself which are lost."""
+        counters = [number for number in self._grown if states[number].way == "in place"]
+
+        def keeping(call: int) -> int:
+            before = [(self.current[number], self.current[number].copy()) for number in counters]
+            code = -1
+            try:
+                code = run(call, self.current)
+            finally:
+                if code:
+                    for array, value in before:
+                        array[...] = value
+            if not code:
+                self._advance()
             return code
 
         return keeping

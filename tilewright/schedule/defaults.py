@@ -15,6 +15,7 @@ from tilewright.loops.conditions.specialize import for_other_dims, specialize_le
 from tilewright.loops.counts import iterations
 from tilewright.loops.edit import extent_of
 from tilewright.loops.kernel_info import kernel_info
+from tilewright.loops.queues.waits import finish_queues
 from tilewright.loops.stages import Lowered
 from tilewright.loops.storage.inplace import kept_in_place
 from tilewright.schedule.estimates import Counted, counted
@@ -113,6 +114,7 @@ def schedule_plainly(
     s = Schedule(candidate.func)
     for strategy in strategies:
         strategy.schedule(s, candidate, target)
+    finish_queues(candidate.func, target)
     candidate.func.info = replace(kernel_info(candidate.func), schedule=s.lines(), work=total_work(lowered))
     return candidate
 
@@ -185,6 +187,7 @@ def _scheduled(
         if isinstance(target, Target):
             stream_results(s, target)
             note_scalar_loops(s)
+        finish_queues(candidate.func, target)
         remarks.append(Remark("strategy", name, strategies[k].name, "applied"))
         remarks += [Remark("tiling", name, reason) for reason in dict.fromkeys(s.missed)]
         candidate.func.info = replace(kernel_info(candidate.func), schedule=s.lines())

@@ -8,6 +8,7 @@ from tilewright.graph.fusion.strategy import Strategies
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.verify import verify_func
 from tilewright.loops.machine.rules import spec_of
+from tilewright.loops.queues.waits import finish_queues
 from tilewright.loops.stages import Lowered
 from tilewright.schedule.estimates import Counted
 from tilewright.schedule.strategy import Strategy
@@ -33,6 +34,7 @@ class Outside(Strategy):
     def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:
         def checked(strategy: Strategy) -> bool:
             strategy.schedule(s, lowered, target)
+            finish_queues(lowered.func, target)
             verify_func(lowered.func, spec_of(target))
             return True
 

@@ -12,6 +12,7 @@ from tilewright.ir.symbolic.parse import parse_sym
 from tilewright.loops.conditions.specialize import for_other_dims, specialize_less
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.primitive import PRIMITIVES
+from tilewright.loops.queues.waits import finish_queues
 from tilewright.schedule.references import find_buffer, find_op
 from tilewright.schedule.trace import BUFFERS, EXPRESSIONS, OPS, Argument, Step, Trace
 from tilewright.target.machine import Intrinsic, Machine, Route, VectorUnit
@@ -47,6 +48,8 @@ def replay(naive: Func, trace: Trace, machine: Machine | None = None) -> Func:
         )
     if trace.otherwise is not None:
         _join(func, naive, trace.otherwise, machine)
+    if machine is not None:
+        finish_queues(func, machine)
     func.info = replace(kernel_info(func), schedule=trace.lines())
     return func
 

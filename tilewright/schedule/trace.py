@@ -21,6 +21,7 @@ from tilewright.ir.sym import Sym
 from tilewright.ir.text.attributes import print_attr
 from tilewright.loops.conditions.clamp import clamp
 from tilewright.loops.conditions.guard_reduction import guard_reduction
+from tilewright.loops.conditions.pad_reduction import pad_reduction
 from tilewright.loops.conditions.simplify import simplify
 from tilewright.loops.conditions.skip_masked import skip_masked
 from tilewright.loops.conditions.specialize import specialize
@@ -250,6 +251,7 @@ class Schedule:
     split_range = _step(split_range)
     dot = _step(dot)
     guard_reduction = _step(guard_reduction)
+    pad_reduction = _step(pad_reduction)
     skip_masked = _step(skip_masked)
     parallel = _step(parallel)
     serial = _step(serial)

@@ -22,6 +22,7 @@ from tilewright.cost.machine.placement import (
 )
 from tilewright.ir.core import Block, Builder, Func, Module, Op
 from tilewright.ir.diag import Loc, Remark, UnsupportedError
+from tilewright.ir.types import TensorType
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.define.staged import STAGED
 from tilewright.program.split import ON_CPU, part_functions
@@ -42,6 +43,15 @@ from tilewright.target.target import Target
 
 MOST_SHOWN = 3
 """Reasons that a part tells."""
+
+
+Form = tuple[str, tuple[str, ...]]
+"""Of the operators of a node: a name, and the types of elements that go in and come out."""
+WHOLE: Form = ("", ())
+"""All operators of a node."""
+Lacking = tuple[Loc, Form]
+"""Operators of a node. Places tell nodes without names from each other, and forms the operators of one: of a Resize the
+positions are of float64, and what is read there is not."""
 
 
 class KernelDoubted(UnsupportedError):
@@ -67,8 +77,8 @@ class Placing:
     link: HostLink
     cpu: Target
     wants_device: bool = False
-    lacks: dict[Loc, str] = field(default_factory=dict)
-    """Nodes, and why the device has no kernel for them. Places tell nodes without names from each other."""
+    lacks: dict[Lacking, str] = field(default_factory=dict)
+    """What the device has no kernel for, and why."""
     trusts: bool = False
     """Whether kernels run on the device that the CPU should compute, as the program cannot be cut into parts."""
     has_hard: bool = False
@@ -82,7 +92,16 @@ class Placing:
 
     def is_lacking(self, op: Op) -> str:
         """Why the device has no kernel for an operator; "" where it may have one."""
-        return next((self.lacks[loc] for loc in op.loc.sources if loc in self.lacks), "")
+        all_of = ((loc, form) for loc in op.loc.sources for form in (form_of(op), WHOLE))
+        return next((self.lacks[found] for found in all_of if found in self.lacks), "")
+
+    def learn(self, op: Op, names: Sequence[str], why: str, form: Form | None = None) -> bool:
+        """Note that the device has no kernel for an operator of nodes with these names; whether that is new."""
+        found = [(loc, form_of(op) if form is None else form) for loc in nodes_of(op, names)]
+        is_new = any(key not in self.lacks for key in found)
+        for key in found:
+            self.lacks.setdefault(key, why)
+        return is_new
 
     def why_none(self, module: Module) -> str:
         """What keeps operators of a model from the device, of which nothing is there."""
@@ -182,6 +201,12 @@ def single_op(op: Op, module: Module) -> Module:
         alone.constants[each.attrs["name"]] = module.constants.held[each.attrs["name"]]
     alone.add(Func("main", body, "graph", {}))
     return alone
+
+
+def form_of(op: Op) -> Form:
+    """What tells operators of one node from each other, also where the graph is made anew."""
+    types = [v.type for v in (*op.operands, *op.results)]
+    return op.name, tuple(str(type.dtype) if isinstance(type, TensorType) else "" for type in types)
 
 
 def nodes_of(op: Op, names: Iterable[str]) -> list[Loc]:

@@ -22,6 +22,7 @@ from tilewright.loops.edit import body_of, extent_of, is_loop, loop_var
 from tilewright.loops.machine.copies import Copy, copy_in, route_of
 from tilewright.loops.machine.match_intrinsic import IntrinsicMatch, match_intrinsic
 from tilewright.loops.machine.vector_unit import unit_cycles
+from tilewright.loops.queues.events import events_used
 from tilewright.target.machine import COPY, Accelerator
 
 SCALAR = "scalar"
@@ -44,12 +45,14 @@ class Event:
 @dataclass(frozen=True)
 class Timed:
     """How long a kernel takes: `cycles`, those in which each queue is busy (of several the one that is longest), the
-    bytes that move along each route (as "global -> l1"), and the runs."""
+    bytes that move along each route (as "global -> l1"), the runs, and the events that each pair of queues needs (as
+    "load -> array") where the machine has a number of them."""
 
     cycles: float = 0
     busy: Mapping[str, float] = field(default_factory=dict)
     bytes: Mapping[str, int] = field(default_factory=dict)
     events: tuple[Event, ...] = ()
+    used_events: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def bound(self) -> float:
@@ -71,7 +74,7 @@ def time_kernel(func: Func, machine: Accelerator, dims: Mapping[str, int] | None
     busy: dict[str, float] = {}
     for (queue, _), cycles in clock.busy.items():  # of several instances the one that does most
         busy[queue] = max(busy.get(queue, 0), cycles)
-    return Timed(end, busy, dict(clock.bytes), tuple(clock.events))
+    return Timed(end, busy, dict(clock.bytes), tuple(clock.events), events_used(func))
 
 
 MOST_EVENTS = 10_000

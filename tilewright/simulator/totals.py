@@ -49,12 +49,15 @@ def kernels_timed(
             busy = {name: n for name, n in sorted(timed.busy.items()) if n}
             bound = max(busy, key=lambda name: busy[name], default="")
             bytes = dict(sorted(timed.bytes.items()))
-            found[key] = KernelCycles(op.attrs["kernel"], op.loc.node, 1, timed.cycles, bound, busy, bytes)
+            found[key] = KernelCycles(
+                op.attrs["kernel"], op.loc.node, 1, timed.cycles, bound, busy, bytes, dict(timed.used_events)
+            )
     return tuple(found.values())
 
 
 def program_cycles(kernels: Sequence[KernelCycles]) -> KernelCycles:
-    """All calls of all kernels together, as one."""
+    """All calls of all kernels together, as one; of events the most that one of them uses."""
+    events: dict[str, int] = {}
     busy: dict[str, float] = {}
     moved: dict[str, int] = {}
     for kernel in kernels:
@@ -62,9 +65,12 @@ def program_cycles(kernels: Sequence[KernelCycles]) -> KernelCycles:
             busy[name] = busy.get(name, 0) + cycles * kernel.calls
         for route, count in kernel.bytes.items():
             moved[route] = moved.get(route, 0) + count * kernel.calls
+        for pair, count in kernel.events.items():
+            events[pair] = max(events.get(pair, 0), count)
     cycles = sum(k.cycles * k.calls for k in kernels)
     bound = max(busy, key=lambda name: busy[name], default="")
-    return KernelCycles("", "", 1, cycles, bound, dict(sorted(busy.items())), dict(sorted(moved.items())))
+    tables = (dict(sorted(busy.items())), dict(sorted(moved.items())), dict(sorted(events.items())))
+    return KernelCycles("", "", 1, cycles, bound, *tables)
 
 
 def remark_of_time(kernels: Sequence[KernelCycles], machine: Accelerator) -> Remark:

@@ -87,7 +87,8 @@ class Calibration:
     they write are prefetched. `rows_of_short_weights` are the rows that a product has at most where weights of 16 bits
     are read as they are (BERT-base of 128 rows takes 1.5 to 2.7 times as long so on Zen 3). `recurrent_weights` are the
     bytes of a recurrent network's weights that groups of entries which take turns still find in L2 (Zen 5; on cores
-    with a smaller L2 not measured).
+    with a smaller L2 not measured). `lines_before_bytes` are the cache lines by which weights of fewer than 8 bits are
+    requested before one row of bytes multiplies them.
     """
 
     exposed: Exposed = field(default_factory=Exposed)
@@ -99,4 +100,5 @@ class Calibration:
     far_rows: FarRows = field(default_factory=FarRows)
     rows_of_short_weights: int = 16
     recurrent_weights: int = 1 << 20
+    lines_before_bytes: int = 128
     requests_stores: bool = True

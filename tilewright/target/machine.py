@@ -6,9 +6,10 @@ loops level checks kernels against these facts (`loops/machine/rules.py`), and s
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
+from types import FrameType, MappingProxyType
 from typing import ClassVar
 
 from tilewright.ir.diag import TilewrightError
@@ -21,8 +22,41 @@ class TargetError(TilewrightError):
     """A machine's name or one of its features is not known, or its facts contradict each other."""
 
 
+Place = tuple[str, tuple[int, ...]]
+"""A file, and the lines in it that lead to where a fact is written, the innermost first."""
+
+_HELPERS = frozenset({__name__, "dataclasses", "tilewright.machines.families"})
+"""Modules in which facts are built for others."""
+
+
+def _place() -> Place:
+    """Where a fact is written: of the frames around, those of the file that asks for it."""
+    frame: FrameType | None = sys._getframe(1)
+    file, lines = "", list[int]()
+    while frame is not None:
+        if frame.f_globals.get("__name__") not in _HELPERS:
+            if file and frame.f_code.co_filename != file:
+                break
+            file = frame.f_code.co_filename
+            lines.append(frame.f_lineno)
+        if frame.f_code.co_name == "<module>":
+            break
+        frame = frame.f_back
+    return file, tuple(dict.fromkeys(lines))
+
+
 @dataclass(frozen=True, slots=True)
-class Memory:
+class Fact:
+    """What a machine is made of, one record each; it knows the lines of the program that it is written in."""
+
+    place: Place = field(default=("", ()), init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "place", _place())
+
+
+@dataclass(frozen=True, slots=True)
+class Memory(Fact):
     """A place for buffers, which name it as their space.
 
     `bytes` is its capacity (None: more than programs ask for), `align` what the address of each buffer is a multiple
@@ -45,7 +79,7 @@ REGISTERS = Memory("reg", constant_sizes=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class Level(Fact):
     """A level of the hierarchy of parallelism: `count` instances in each instance of the level above."""
 
     name: str
@@ -53,7 +87,7 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class Route(Fact):
     """A way from one memory to another: copies along it run on `queue`, beside the thread that starts them, in the
     order in which they are started. A copy takes `start` cycles, and `cycles` more for each unit of `unit` bytes.
 
@@ -73,7 +107,7 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
-class Intrinsic:
+class Intrinsic(Fact):
     """An instruction, described by what it computes.
 
     `body` is the text of a kernel over its operands: their memories are those of its arguments, and its dims are free
@@ -91,7 +125,7 @@ class Intrinsic:
 
 
 @dataclass(frozen=True, slots=True)
-class VectorUnit:
+class VectorUnit(Fact):
     """A unit that does scalar operations on many lanes at once: a run on it is a nest of loops over buffers in the
     `memories` it reads and writes.
 
@@ -109,6 +143,29 @@ class VectorUnit:
     move: float = 1
     across: float = 1
     start: float = 0
+
+
+ANY = "*"
+"""In the place of a queue in `Events`: each of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Events(Fact):
+    """How many events there are for each pair of a queue `source`, on which runs set them, and of a queue `target`,
+    whose runs wait for them: "" is the thread, which waits itself, and "*" stands for any queue, the thread included.
+    Of several facts for a pair the first counts.
+
+    A run that is started clears its events, and sets them when it has ended. So one number serves two runs where all
+    that wait for the first have begun before the second is started.
+    """
+
+    source: str
+    target: str
+    count: int
+
+    def names(self, source: str, target: str) -> bool:
+        """Whether it is about a pair of queues."""
+        return self.source in (source, ANY) and self.target in (target, ANY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +190,8 @@ class HostLink:
 class Machine:
     """A machine to compile for: its memories, its parallel levels from the outermost on, its intrinsics, and the routes
     between its memories. `kind` names the back end that makes its code. With a `link` the CPU beside it computes what
-    it does not."""
+    it does not. Where it has `events`, pairs of queues that none of them names have none; else there are as many as
+    programs ask for."""
 
     kind: ClassVar[str] = ""
     part_align: ClassVar[int] = 1
@@ -145,6 +203,7 @@ class Machine:
     intrinsics: tuple[Intrinsic, ...] = field(default=(), kw_only=True)
     routes: tuple[Route, ...] = field(default=(), kw_only=True)
     units: tuple[VectorUnit, ...] = field(default=(), kw_only=True)
+    events: tuple[Events, ...] = field(default=(), kw_only=True)
     link: HostLink | None = field(default=None, kw_only=True)
 
     @property
@@ -172,6 +231,12 @@ class Machine:
         """The way from one memory to another; None when there is none."""
         return next((r for r in self.routes if (r.source, r.target) == (source, target)), None)
 
+    def event_count(self, source: str, target: str) -> int | None:
+        """Events of a pair of queues (target "": the thread); None for as many as programs ask for."""
+        if not self.events:
+            return None
+        return next((e.count for e in self.events if e.names(source, target)), 0)
+
     def queues(self) -> tuple[str, ...]:
         """Names of the queues of routes, intrinsics and vector units."""
         queues = [each.queue for group in (self.routes, self.intrinsics, self.units) for each in group]
@@ -179,7 +244,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class ScalarUnit:
+class ScalarUnit(Fact):
     """What a thread does itself, in cycles: each scalar operation, load and store, and each start of a run, wait or
     iteration of a loop."""
 
@@ -199,6 +264,10 @@ class Accelerator(Machine):
 
     scalar: ScalarUnit = field(default=ScalarUnit(), kw_only=True)
     clock_hz: float = field(default=1e9, kw_only=True)
+    place: Place = field(default=("", ()), init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "place", _place())
 
     @property
     def buffer_memories(self) -> tuple[Memory, ...]:

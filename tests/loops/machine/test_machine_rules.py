@@ -13,7 +13,7 @@ from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.ir.diag import VerifyError
 from tilewright.ir.text import print_func
 from tilewright.ir.verify import verify_func
-from tilewright.loops.analysis.happens_before import why_unordered
+from tilewright.loops.analysis.happens_before import Order
 from tilewright.loops.machine.check_facts import check_machine
 from tilewright.loops.machine.rules import machine_spec
 from tilewright.loops.spec import LOOPS_SPEC
@@ -314,7 +314,7 @@ kernel @twice(x: &f64[5], y: &f64[5]) dims() with {outputs=1} {
 
 
 def test_threads_may_write_the_same_twice_where_a_step_has_proved_that_it_is() -> None:
-    assert why_unordered(read(TWICE), ["thread"]) is None
-    assert why_unordered(read(TWICE.replace("overlap=true, ", "")), ["thread"]) is not None
+    assert Order(read(TWICE), ["thread"]).why_not() is None
+    assert Order(read(TWICE.replace("overlap=true, ", "")), ["thread"]).why_not() is not None
     other = TWICE.replace("* 2.0\n", "* 2.0\n      y[ii + min(2, 3*io)] = x[ii] * 3.0\n")
-    assert why_unordered(read(other), ["thread"]) is not None
+    assert Order(read(other), ["thread"]).why_not() is not None

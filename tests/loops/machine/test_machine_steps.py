@@ -23,7 +23,7 @@ from tilewright.ir.core import Func, Op
 from tilewright.ir.diag import ScheduleError, VerifyError
 from tilewright.ir.text import print_block, print_func
 from tilewright.ir.verify import verify_func
-from tilewright.loops.analysis.happens_before import why_unordered
+from tilewright.loops.analysis.happens_before import Order
 from tilewright.loops.edit import body_of, find_loop
 from tilewright.loops.lanes.vectorize import vectorize, vectorize_reduction
 from tilewright.loops.machine.async_copy import async_copy, wait
@@ -106,7 +106,7 @@ def test_a_run_that_waits_for_another() -> None:
     second = async_copy(f, loop(f, "j2"), Route("scratch", "global", "out"))
     assert wait(f, first, second) is second and second.operands == (first.result,)
     wait(f, second, second, "after")
-    assert why_unordered(f, ()) is None
+    assert Order(f, ()).why_not() is None
 
 
 def test_barrier_and_levels() -> None:
@@ -209,7 +209,7 @@ def test_one_wait_is_enough_for_copies_of_one_queue() -> None:
     s.async_copy(loop(s.func, "ai"), LOAD)
     b = s.async_copy(loop(s.func, "bi"), LOAD)
     s.wait(b, loop(s.func, "mi"))
-    assert why_unordered(s.func, ("core", "thread")) is None
+    assert Order(s.func, ("core", "thread")).why_not() is None
 
 
 def test_a_product_without_its_wait_is_not_legal() -> None:

@@ -13,6 +13,7 @@ from tilewright.ir.diag import ScheduleError
 from tilewright.ir.text import print_func
 from tilewright.ir.verify import verify_func
 from tilewright.loops.conditions.guard_reduction import guard_reduction
+from tilewright.loops.conditions.pad_reduction import pad_reduction
 from tilewright.loops.conditions.simplify import simplify
 from tilewright.loops.edit import buffer_type, extent_of, find_loop, loops_in
 from tilewright.loops.kernel_info import parse_kernel
@@ -22,6 +23,7 @@ from tilewright.loops.order.peel import peel
 from tilewright.loops.order.split import split
 from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.loops.storage.axes import merge_axes, split_axis
+from tilewright.loops.storage.cache import cache
 from tilewright.loops.storage.compute_in import compute_in
 from tilewright.loops.storage.pack import pack
 from tilewright.loops.storage.preload import preload
@@ -128,6 +130,46 @@ def test_padding_of_a_sum_is_skipped() -> None:
     assert [str(c) for c in condition.attrs["guard"]] == ["i + k >= 1", "i + k < 9"]
     x, w = RNG.standard_normal(8), RNG.standard_normal(3)
     np.testing.assert_allclose(run(func, x, w), np.convolve(np.pad(x, 1), w[::-1], "valid"))
+
+
+PRODUCT = """
+kernel @k(x: &f64[5, 7], w: &f64[7], y: &f64[5]) dims() with {outputs=1} {
+  for i in 0..5 {
+    y[i] = 0
+    for k in 0..7 {
+      y[i] += x[i, k] * w[k]
+    }
+  }
+  return
+}
+"""
+
+
+def test_parts_of_a_sum_are_whole_with_zeros() -> None:
+    """What fills a tile with zeros needs no condition in the sum."""
+    func = read(PRODUCT)
+    step = split(func, find_loop(func, "k"), 4)
+    pad_reduction(func, step.inner)
+    assert not any(op.name == "if" for op in func.body.walk())
+    x, w = RNG.standard_normal((5, 7)), RNG.standard_normal(7)
+    np.testing.assert_allclose(run(func, x, w), x @ w)
+    for value in func.args[:2]:
+        cache(func, value, step.inner, space="scratch", read=0, zeros=True)
+    verify_func(func, LOOPS_SPEC)
+    assert not any("guard" in op.attrs for op in step.inner.walk())
+    np.testing.assert_allclose(run(func, x, w), x @ w)
+
+
+@pytest.mark.parametrize(
+    ("term", "why"),
+    [("x[i, k] + w[k]", "no products"), ("x[i, k] * x[i, k] * w[k]", "no elements of two tensors"),
+     ("x[i, k] * 2", "no elements of two tensors")],
+)  # fmt: skip
+def test_zeros_are_added_to_sums_of_products_alone(term: str, why: str) -> None:
+    func = read(PRODUCT.replace("x[i, k] * w[k]", term))
+    assert "no condition" in refused(lambda: pad_reduction(func, find_loop(func, "k")))
+    step = split(func, find_loop(func, "k"), 4)
+    assert why in refused(lambda: pad_reduction(func, step.inner))
 
 
 BOUND = """

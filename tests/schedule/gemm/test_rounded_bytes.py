@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.schedule import scheduling as oracle
-from tests.schedule.gemm.test_rounded_rows import bound, f32, product_of, scales, scheduled, spread
+from tests.schedule.gemm.test_rounded_rows import WITH_DOTS, bound, f32, product_of, scales, scheduled, spread
 from tilewright.compiler import compile_module
 from tilewright.cost.gemm.register_tile import GemmShape, columns_of_byte_panel
 from tilewright.ir import dtype as dt
@@ -168,14 +168,14 @@ def test_planes_longer_than_groups_are_multiplied_as_words() -> None:
     assert [p.words for p in packings if p.fields] == [True, True]
 
 
-def requests_of_few(dtype: dt.DType) -> list[str]:
+def requests_of_few(dtype: dt.DType, target: str = WITH_DOTS, bits: int = 16) -> list[str]:
     """What kernels of one to eight rows ask memory for."""
     w = RNG.integers(0, 8, (128, 768)).astype(dtype.storage)
 
     def body(x: Value) -> Value:
         return contract.matmul(x, ew.mul(f32(w), spread(scales(4, 768), 128)))
 
-    kernel = scheduled(oracle.build([tensor(dt.f32, (N, 128))], body))
+    kernel = scheduled(oracle.build([tensor(dt.f32, (N, 128))], body), target, bits)
     steps = [step.strip() for step in kernel_info(kernel).schedule]
     few = steps[steps.index("otherwise {") :]
     return [step for step in few if step.startswith("prefetch(") and not step.startswith("prefetch(x")]
@@ -186,6 +186,13 @@ def test_panels_that_few_rows_read_are_asked_for() -> None:
     asked = requests_of_few(dt.i4)
     assert sum("distance=" not in step for step in asked) >= 2
     assert sum("distance=" in step for step in asked) >= 2
+
+
+@pytest.mark.parametrize("target, bits, lines", [("zen4", 8, 16), ("zen4", 16, 128), ("zen5", 8, 128)])
+def test_how_far_ahead_narrow_weights_are_asked_for_is_a_fact(target: str, bits: int, lines: int) -> None:
+    lines_of_step = 6 if bits == 8 else 4  # of panels with as many vectors of columns, each of 4 bytes
+    asked = {step.partition("distance=")[2] for step in requests_of_few(dt.i4, target, bits) if "distance=" in step}
+    assert asked == {f"{-(-lines // lines_of_step)})"}
 
 
 def test_one_row_and_two_do_not_ask_for_whole_bytes() -> None:

@@ -82,6 +82,9 @@ def show_simulated(kernels: Sequence[KernelCycles], machine: Accelerator, everyt
     shown = sorted(kernels, key=lambda k: -k.cycles * k.calls)[: None if everything else MOST_SHOWN]
     console.print(_units(shown, total, len(kernels)))
     console.print(_routes(shown, total))
+    if total.events:
+        used = ", ".join(f"{pair} {count}" for pair, count in total.events.items())
+        console.print(f"events in use, at most: {used}", markup=False)
 
 
 def _units(kernels: Sequence[KernelCycles], total: KernelCycles, count: int) -> Table:

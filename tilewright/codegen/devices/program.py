@@ -2,7 +2,7 @@
 
     {"kernels": {name: text}, "programs": {symbol: {
         "calls": [{"kernel", "places", "dims", "launches", "room", "errors"}],
-        "plan": ..., "inputs": [bytes], "outputs": [bytes], "states": [bytes]}}}
+        "plan": ..., "inputs": [bytes], "outputs": [bytes]}}}
 
 A place is a buffer (`BASES`), the number of a tensor there, and bytes on from where that begins. A launch has an entry
 point and groups along x, y and z, and what else its device wants to know. `room` are bytes of device memory beside the
@@ -39,9 +39,11 @@ from tilewright.ir.sym import ONE, ZERO, Sym, sym
 from tilewright.ir.types import TensorType
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.program.states import states_of
+from tilewright.runtime.devices.states import is_known_on_both_sides
 
-BASES = ("arena", "constants", "input", "output")
-"""Buffers of a program. Behind the outputs is what states hold and what they will."""
+BASES = ("arena", "constants", "input", "output", "errors", "state")
+"""Buffers of a program. Behind the outputs is what states hold that are known on both sides, and what states will
+hold."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +74,13 @@ def doubt_of_serial(func: Func) -> str:
 @dataclass(frozen=True)
 class DeviceKernel(KernelText):
     """A kernel for a device: its launches, and the bytes of device memory that it needs (`room`). Groups and room are
-    expressions of its `dims`. `doubt` says why a CPU beside the device should compute it in its place ("": it need
-    not)."""
+    expressions of its `dims`, and so is what it is `told` (None: the dims). `doubt` says why a CPU beside the device
+    should compute it in its place ("": it need not)."""
 
     launches: tuple[Launch, ...] = field(default=(), compare=False)
     room: Sym = ZERO
     dims: tuple[Sym, ...] = ()
+    told: tuple[Sym, ...] | None = None
     doubt: str = ""
 
 
@@ -105,7 +108,6 @@ class DeviceCode(ABC):
             "plan": plan_of(program, errors, numbers),
             "inputs": [_bytes_of(a.tensor, numbers) for a in program.main.args],
             "outputs": [_bytes_of(v.tensor, numbers) for v in program.main.returns],
-            "states": [_bytes_of(update.operands[1].tensor, numbers) for _, update in states_of(program.main)],
         }
         return ProgramText(json.dumps(made), errors, program.suffix)
 
@@ -121,7 +123,7 @@ class DeviceCode(ABC):
         return {
             "kernel": step.kernel,
             "places": [[*_region(ref, program), encoded(ref.offset, numbers)] for ref in step.buffers],
-            "dims": [encoded(d, numbers) for d in step.dims],
+            "dims": [size(e) for e in (kernel.dims if kernel.told is None else kernel.told)],
             "launches": [[each.entry, [size(n) for n in each.groups], *each.more(size)] for each in kernel.launches],
             "room": size(kernel.room),
         }
@@ -158,15 +160,26 @@ class DeviceCode(ABC):
 
 
 def _region(ref: BufferRef, program: Program) -> tuple[int, int]:
-    """The buffer of a tensor and its number there: outputs, what states hold, and what they will."""
+    """The buffer of a tensor and its number there: outputs, what states hold (in the buffer of states those that the
+    host does not know), and what they will."""
     if ref.base not in BASES:
         raise UnsupportedError("weights in the memory of others are not for a device")
     main = program.main
     if ref.base == "input" and ref.index >= len(main.args):
-        return BASES.index("output"), ref.index - len(main.args) + len(main.returns)
+        number = ref.index - len(main.args)
+        if _is_known(program, number):
+            return BASES.index("output"), number + len(main.returns)
+        return BASES.index("state"), number
     if ref.base == "output" and ref.index >= len(main.returns):
         return BASES.index("output"), ref.index + len(states_of(main))
     return BASES.index(ref.base), ref.index
+
+
+def _is_known(program: Program, number: int) -> bool:
+    """Whether the host knows what a state holds after each call."""
+    type = states_of(program.main)[number][1].operands[1].tensor
+    nbytes = reduce(mul, (d.value for d in type.shape), type.dtype.storage.itemsize)
+    return is_known_on_both_sides(type.dtype.storage.name, nbytes)
 
 
 def _bytes_of(type: TensorType, numbers: Mapping[str, int]) -> Any:
@@ -194,5 +207,7 @@ def _source(dim: Dim, program: Program, numbers: Mapping[str, int]) -> list[Any]
         case InputAxis(k, axis):
             return ["axis", sum(program.ranks[:k]) + axis]
         case InputElement(k, element, dtype):
+            if k >= len(program.main.args) and not _is_known(program, k - len(program.main.args)):
+                raise UnsupportedError("a size depends on an element of a state that stays on the device")
             return ["element", k, element, dtype.storage.name]
     return ["size", encoded(dim.source, numbers)]

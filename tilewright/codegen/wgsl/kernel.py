@@ -22,7 +22,7 @@ from tilewright.codegen.devices.program import DeviceKernel, Launch, doubt_of_se
 from tilewright.codegen.program import Check
 from tilewright.codegen.wgsl.functions import definitions, iterations_of
 from tilewright.codegen.wgsl.iterations import Iterations
-from tilewright.codegen.wgsl.spelling import IndexTexts, is_wide, literal, wgsl_type
+from tilewright.codegen.wgsl.spelling import IndexTexts, Told, is_wide, literal, wgsl_type
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.diag import UnsupportedError
@@ -95,7 +95,8 @@ class _Kernel:
         self.func, self.machine = func, machine
         self.names: dict[str, str] = {}
         self.needs: dict[str, None] = {}
-        self.sizes = IndexTexts(self.names, self.needs)
+        self.told = Told(func.dims)
+        self.sizes = IndexTexts(self.names, self.needs, self.told)
         self.values: dict[Value, str] = {}
         self.buffers: dict[Value, _Buffer] = {a: _Buffer(k) for k, a in enumerate(func.args)}
         self.device = len(func.args)
@@ -114,25 +115,26 @@ class _Kernel:
         self.iterations = Iterations()
 
     def written(self) -> WgslKernel:
-        dims = [self._dim(k, dim) for k, dim in enumerate(self.func.dims)]
         phases = phases_of(self.func)
         self.is_serial = phases is None
-        texts, grids = [], []
+        bodies, grids = [], []
         for k, phase in enumerate([None] if phases is None else phases):
             entry = f"{self.func.name}_{k}"
             self.iterations = Iterations()
-            self.lines = list(dims)
+            self.lines = []
             self.level = THREAD if self.is_serial else ""
             grids.append(self._alone(entry) if phase is None else self._grid(entry, phase))
-            texts.append(self._entry(entry))
+            bodies.append((entry, self.threads, self.lines))
         if self.checks.found:
             self.needs[_CHECK] = None
         helpers = definitions(n for n in self.needs if n != _CHECK)
+        dims = [self._dim(k, name) for k, name in enumerate(self.told.names.values())]
+        texts = [_entry(entry, threads, [*dims, *lines]) for entry, threads, lines in bodies]
         text = "\n\n".join([*helpers, *self.shared, *texts, ""])
         return WgslKernel(
             self.func.name, text, tuple(self.checks.found), sym(0), launches=tuple(grids),
             arguments=len(self.func.args), parts=frozenset(self.parts), room=self.room * PIECE,
-            dims=tuple(self.func.dims), doubt=self._doubt(grids),
+            dims=tuple(self.func.dims), told=tuple(self.told.names), doubt=self._doubt(grids),
         )  # fmt: skip
 
     def _doubt(self, grids: Sequence[Grid]) -> str:
@@ -140,9 +142,8 @@ class _Kernel:
             return _DOUBT
         return doubt_of_serial(self.func) if self.is_serial else ""
 
-    def _dim(self, number: int, dim: Sym) -> str:
-        """A variable of the kernel, which is told behind the starts of the arguments and of the device memory."""
-        name = self.names[dim.name] = f"n_{number}"
+    def _dim(self, number: int, name: str) -> str:
+        """A size, which is told behind the starts of the arguments and of the device memory."""
         at = len(self.func.args) + 1 + number
         return f"  let {name} = bitcast<i32>(told[{at // 4}].{'xyzw'[at % 4]});"
 
@@ -161,15 +162,6 @@ class _Kernel:
             self._op(op)
         most = self.iterations.most
         return Grid(entry, phase.groups(groups), None if most is None else phase.if_it_runs(most))
-
-    def _entry(self, entry: str) -> str:
-        head = [
-            f"@compute @workgroup_size({self.threads})",
-            f"fn {entry}(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,",
-            "    @builtin(local_invocation_index) local: u32) {",
-        ]
-        lines = [line.replace("THREADS", str(self.threads)) for line in self.lines]
-        return "\n".join([*head, *lines, "}"])
 
     # Statements
 
@@ -446,6 +438,15 @@ class _Kernel:
             self._line(f"if ({is_zero}) {{ fail({number}u); }}")
             taken = f"select({taken}, {one}, {is_zero})"
         self._called(op, f"{op.name}_{dtype.name}", [values[0], taken])
+
+
+def _entry(entry: str, threads: int, lines: Sequence[str]) -> str:
+    head = [
+        f"@compute @workgroup_size({threads})",
+        f"fn {entry}(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,",
+        "    @builtin(local_invocation_index) local: u32) {",
+    ]
+    return "\n".join([*head, *(line.replace("THREADS", str(threads)) for line in lines), "}"])
 
 
 def _shape(nest: Op, machine: Gpu) -> tuple[int, tuple[Sym, Sym, Sym]]:

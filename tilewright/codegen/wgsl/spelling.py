@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -34,7 +35,9 @@ def wgsl_type(dtype: DType) -> str:
     if dtype.is_float and dtype.bits < 32:
         return "u32"
     raise UnsupportedError(
-        f"WebGPU has no {dtype}", hint="convert the model to float32, or compile it for the CPU (target='host')"
+        f"WebGPU has no {dtype}",
+        hint="convert what is float64 to float32, give the sizes of a Range or Resize with shapes= (those of a call "
+        "are computed in float64), or compile the model for the CPU (target='host')",
     )
 
 
@@ -65,14 +68,36 @@ def _integer(dtype: DType, value: int) -> str:
     return f"{value}i" if value > -(1 << 31) else "i32(-2147483648)"
 
 
-class IndexTexts:
-    """Spells expressions of sizes as i32; `names` has the names of variables, `needs` collects functions."""
+_OF_HOST = frozenset({"min", "max", "select", "ge0", "eq0"})
 
-    def __init__(self, names: dict[str, str], needs: dict[str, None]) -> None:
-        self.names, self.needs = names, needs
+
+class Told:
+    """The sizes that a kernel is told, each by the name that it has there: dims of the kernel, and what clamps these.
+    Data may say that a slice ends at 2^63 - 1: what evaluates sizes before a call has room for that, and a kernel for
+    what remains of it."""
+
+    def __init__(self, dims: Iterable[Sym]) -> None:
+        self._dims = frozenset(dim.name for dim in dims)
+        self.names: dict[Sym, str] = {}
+
+    def name_of(self, e: Sym) -> str | None:
+        """The name of an expression that a kernel is told; None for others."""
+        is_told = e.name in self._dims if e.kind == "var" else (
+            e.kind in _OF_HOST and self._dims.issuperset(v.name for v in e.vars)
+        )  # fmt: skip
+        return self.names.setdefault(e, f"n_{len(self.names)}") if is_told else None
+
+
+class IndexTexts:
+    """Spells expressions of sizes as i32; `names` has the names of variables of loops, `needs` collects functions."""
+
+    def __init__(self, names: dict[str, str], needs: dict[str, None], told: Told) -> None:
+        self.names, self.needs, self.told = names, needs, told
 
     def text(self, e: Sym) -> str:
         """An expression, in parentheses where it is more than a name."""
+        if (name := self.told.name_of(e)) is not None:
+            return name
         match e.kind:
             case "const":
                 return str(e.value) if e.value >= 0 else f"({e.value})"
@@ -98,6 +123,8 @@ class IndexTexts:
 
     def holds(self, e: Sym) -> str:
         """A condition, as a bool."""
+        if (name := self.told.name_of(e)) is not None:
+            return f"({name} != 0)"
         if e.kind == "ge0":
             return f"({self.text(e.args[0])} >= 0)"
         if e.kind == "eq0":

@@ -12,6 +12,8 @@ from urllib.parse import quote
 from tilewright.exporters.library.build import WEIGHTS_MAGIC
 from tilewright.ir.diag import UnsupportedError
 from tilewright.runtime.artifact import Artifact, TensorInfo
+from tilewright.runtime.devices.states import is_known_on_both_sides
+from tilewright.runtime.kept.state_memory import bytes_of
 
 SCRIPT, PAGE = ".mjs", ".html"
 BEGINS = b"// Running a mo"
@@ -29,9 +31,12 @@ def write_module(folder: Path, artifact: Artifact, weights: str) -> list[Path]:
             f"a module of JavaScript runs on GPUs, and not on {artifact.target.cpu}",
             hint="leave the target out, or export a .wasm for the CPUs of browsers",
         )
-    if artifact.states:
+    if artifact.parts:
+        whys = dict.fromkeys(part.why for part in artifact.report.placed if part.machine == "host")
         raise UnsupportedError(
-            "a module of JavaScript keeps no states so far", hint="export without states, and hand on outputs"
+            "a module of JavaScript runs on GPUs, and this model in parts, some of them on a CPU: "
+            f"{'; '.join(whys) or 'branches, loops or sizes from data stand between its kernels'}",
+            hint="export a model without these, or a .wasm for the CPUs of browsers",
         )
     found = json.loads(bytes(artifact.objects[0]))
     program = found["programs"][artifact.run_symbol]
@@ -46,6 +51,14 @@ def write_module(folder: Path, artifact: Artifact, weights: str) -> list[Path]:
         "out_shapes": [d for i in artifact.outputs for d in i.parts.shape] if static is not None else [],
         "input_bytes": program["inputs"],
         "output_bytes": program["outputs"],
+        "states": [
+            _info(state.info) | {
+                "bytes": (size := bytes_of(state.info)), "swapped": state.way == "swapped",
+                "known": is_known_on_both_sides(state.info.dtype, size), "grows": bool(state.counter),
+                "initial": state.initial,
+            }
+            for state in artifact.states
+        ],
         "plan": program["plan"],
         "calls": program["calls"],
         "modules": {name: found["kernels"][name] for name in used},

@@ -89,7 +89,7 @@ def export(
         raise OptionError("a module of JavaScript has its weights beside it, and is never freestanding")
     chosen = _for_source(Options.of(options, **fields), path.suffix == SOURCE)
     if path.suffix in _OF_BROWSERS:
-        chosen = replace(chosen, target=chosen.target or WEBGPU.name)
+        chosen = replace(chosen, target=chosen.target or WEBGPU.name, placement="device")  # a page has no CPU beside it
     source = with_examples(model, example_inputs, example_kwargs, dynamic_shapes)
     given = [Path(source)] if isinstance(source, str | Path) else []
     if path.suffix == PAGE:

@@ -44,7 +44,7 @@ from tilewright.ops.define import OPERATORS
 from tilewright.ops.source import full
 from tilewright.ops.traits.derive import known_product, traits_of
 from tilewright.passes import PassContext
-from tilewright.target.gpu.tensor_cores import FLOAT_DEPTH
+from tilewright.target.gpu.tensor_cores import FLOAT_DEPTH, is_deep
 
 NARROW = (dt.f16, dt.bf16)
 
@@ -212,11 +212,11 @@ def _is_of_bytes(op: Op, units: frozenset[DType]) -> bool:
 
 
 def _slides_deep(op: Op, multiple: int) -> bool:
-    """Whether it is a convolution without groups that adds up a multiple of so many products."""
+    """Whether it is a convolution without groups that adds up not much less than a multiple of so many products."""
     product = known_product(op)
     depth = sized(shape_of(op.operands[1])[k] for k in product.summed)
     slides = product.slides and "sums" in op.attrs and op.attrs["groups"] == 1
-    return slides and depth.is_const and depth.value % multiple == 0
+    return slides and depth.is_const and is_deep(depth.value, multiple)
 
 
 def _products(module: Module, ctx: PassContext) -> Mapping[Op, NarrowChoice]:

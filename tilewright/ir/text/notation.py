@@ -153,9 +153,10 @@ def is_statement(op: Op) -> bool:
                 len(op.blocks) == 1
                 and not op.blocks[0].args
                 and [v.type for v in op.results] == [TokenType()] * (names[1] != "")
-                and len(op.attrs) == 2
+                and op.attrs.keys() - {"events"} == {"intrinsic", "queue"}
                 and all(isinstance(name, str) for name in names)
                 and names[0] != ""
+                and ("events" not in op.attrs or (bool(op.results) and is_events(op.attrs["events"])))
             )
         case "wait":
             return bool(op.operands) and not (op.results or op.attrs or op.blocks)
@@ -163,6 +164,14 @@ def is_statement(op: Op) -> bool:
             nothing = not (op.operands or op.results or op.blocks)
             return nothing and op.attrs.keys() == {"level"} and isinstance(op.attrs["level"], str)
     return False
+
+
+def is_events(value: object) -> bool:
+    """Numbers of events by the queues that wait for them, "" for the thread."""
+    if type(value) is not tuple or not value or not all(type(v) is tuple and len(v) == 2 for v in value):
+        return False
+    is_number = all(type(to) is str and type(n) is int and n >= 0 for to, n in value)
+    return is_number and len({to for to, _ in value}) == len(value)
 
 
 def is_store(op: Op) -> bool:

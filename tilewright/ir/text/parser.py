@@ -410,15 +410,17 @@ class _Parser(Expressions):
         self.emit("prefetch", [buffer], [], attrs)
 
     def run(self) -> None:
-        """`run intrinsic on queue as token after token, token { ... }`."""
+        """`run intrinsic on queue as token sets 0 for queue, 1 after token, token { ... }`."""
         self.advance()
-        attrs = {"intrinsic": self.name_or_string("the name of an intrinsic"), "queue": ""}
+        attrs: dict[str, Any] = {"intrinsic": self.name_or_string("the name of an intrinsic"), "queue": ""}
         token, at = "", self.at
         if self.accept("on"):
             attrs["queue"] = self.name_or_string("the name of a queue")
             self.expect("as")
             at = self.at
             token = self.name("the name of a token")
+            if self.accept("sets"):
+                attrs["events"] = tuple(self.several(self.event))
         waits_for: list[Any] = []
         if self.accept("after"):
             waits_for = self.value_list()
@@ -427,6 +429,11 @@ class _Parser(Expressions):
         op = self.block.append(Op("run", waits_for, [TokenType()] if token else [], attrs, [body], loc))
         if token:
             self.define(token, op.result, at)
+
+    def event(self) -> tuple[str, int]:
+        """`0 for queue`, or `0` for the thread: who waits for an event, and its number."""
+        number = self.integer()
+        return (self.name_or_string("the name of a queue") if self.accept("for") else ""), number
 
     def wait(self) -> None:
         """`wait token, token`."""

@@ -329,8 +329,10 @@ class _Printer:
             self.flush(indent)
             queue = f" on {print_name(attrs['queue'])}" if op.results else ""
             token = f" as {self.name(op.result)}" if op.results else ""
+            events = [f"{n}{f' for {print_name(to)}' if to else ''}" for to, n in attrs.get("events", ())]
+            sets = f" sets {', '.join(events)}" if events else ""
             after = f" after {', '.join(map(self.name, op.operands))}" if op.operands else ""
-            self.with_body(op, f"run {print_name(attrs['intrinsic'])}{queue}{token}{after}", indent)
+            self.with_body(op, f"run {print_name(attrs['intrinsic'])}{queue}{token}{sets}{after}", indent)
         elif name == "wait":
             self.flush(indent)
             self.line(op, f"wait {', '.join(map(self.name, op.operands))}", indent)

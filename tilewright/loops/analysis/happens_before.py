@@ -16,7 +16,7 @@ safe side: accesses are apart only where that is proven.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tilewright.ir.core import Block, Func, Op, Value
@@ -92,14 +92,26 @@ class _Unordered(Exception):
         self.found = message, op
 
 
-def why_unordered(func: Func, levels: Sequence[str]) -> tuple[str, Op] | None:
-    """What is wrong with the order of a kernel whose machine has these levels, outermost first, and the op that it is
-    about; None when all accesses that may meet are ordered."""
-    try:
-        _Check(func, levels).run()
-    except _Unordered as problem:
-        return problem.found
-    return None
+class Order:
+    """The order of a kernel whose machine has these levels, outermost first. It may be asked for again after waits and
+    barriers have been taken out of the kernel or put in: what has been proven of its accesses is kept."""
+
+    def __init__(self, func: Func, levels: Sequence[str]) -> None:
+        self._check = _Check(func, levels)
+
+    def why_not(self) -> tuple[str, Op] | None:
+        """What is wrong, and the op that it is about; None when all accesses that may meet are ordered."""
+        try:
+            self._check.run()
+        except _Unordered as problem:
+            return problem.found
+        return None
+
+    @property
+    def running_at(self) -> Mapping[Op, frozenset[Op]]:
+        """For each run on a queue the runs of which the thread that starts it may not know yet that they have ended.
+        Precondition: `why_not` has found nothing wrong."""
+        return self._check.running_at
 
 
 def missing_barriers(func: Func, levels: Sequence[str], *choices: str) -> list[tuple[Op, str]]:
@@ -123,10 +135,13 @@ class _Check:
         self.levels = tuple(levels)
         self.accesses = {a.op: a for a in accesses(func.body)}
         self.ended_with: dict[Op, frozenset[_Pending]] = {}
+        self.running_at: dict[Op, frozenset[Op]] = {}
         self.proven: dict[tuple[object, ...], bool] = {}
+        self.inside: dict[Op, list[Access]] = {}
         self.running: Op | None = None
 
     def run(self) -> None:
+        self.ended_with, self.running_at, self.running = {}, {}, None
         for body in versions_of(self.func.body):  # of which one runs
             self._all_waited(self._block(body, _State()), frozenset(), "the kernel")
 
@@ -202,6 +217,7 @@ class _Check:
         return _without(state, self._closure(op, state))
 
     def _queued(self, run: Op, state: _State) -> _State:
+        self.running_at[run] = self.running_at.get(run, frozenset()).union(p.run for p in state.pending)
         before = frozenset(p for p in state.pending if _queue(p.run) == _queue(run))
         self.ended_with[run] = before | self._closure(run, state)
         self.running = run
@@ -281,8 +297,10 @@ class _Check:
             self.proven[key] = _disjoint(there, here, same)
         return self.proven[key]
 
-    def _of_run(self, run: Op) -> Iterator[Access]:
-        return (self.accesses[o] for o in run.walk() if o in self.accesses)
+    def _of_run(self, run: Op) -> list[Access]:
+        if run not in self.inside:
+            self.inside[run] = [self.accesses[o] for o in run.walk() if o in self.accesses]
+        return self.inside[run]
 
     def _is_private(self, buffer: Value, level: str) -> bool:
         """Whether each thread of a level has a buffer of its own."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, fields
 from math import isfinite
 from numbers import Real
 from typing import Any
@@ -15,9 +15,12 @@ from tilewright.ir.sym import parse_sym, sym, var
 from tilewright.ir.types import BufferType
 from tilewright.loops.machine.intrinsics import conditions_of, kernel_of
 from tilewright.target.machine import (
+    ANY,
     COPY,
     GLOBAL,
     Accelerator,
+    Events,
+    Fact,
     Intrinsic,
     Level,
     Machine,
@@ -31,22 +34,36 @@ from tilewright.target.machine import (
 MOST_BYTES = 1 << 62
 """Of a memory, and of a unit of a route: addresses are 64-bit numbers."""
 
+MOST_EVENTS = 1 << 16
+"""Of a pair of queues: their numbers stand in programs."""
+
 MOST_CYCLES = 1e18
 """Of one operation, start or unit of a route: totals stay numbers that a float has."""
 
-Fact = Memory | Level | Route | Intrinsic | VectorUnit | ScalarUnit | None
-Found = Iterator[tuple[Fact, str]]
+Found = Iterator[tuple[Fact | None, str]]
+"""Facts, None for the machine as a whole, and what is wrong with them."""
 
 
 def check_machine(machine: Machine) -> None:
-    """TargetError when facts of a machine contradict each other, with the first such fact as it would be written, and
-    how many more there are."""
+    """TargetError when facts of a machine contradict each other, with the first such fact as it would be written, the
+    line in which it is, and how many more there are."""
     found = list(contradictions(machine))
     if not found:
         return
     fact, problem = found[0]
     more = f"; there are {len(found) - 1} more" if len(found) > 1 else ""
-    raise TargetError(f"machine '{machine.name}': {problem}{more}", where=None if fact is None else written(fact))
+    told = [] if fact is None else [written(fact)]
+    place = fact.place if fact is not None else machine.place if isinstance(machine, Accelerator) else ("", ())
+    where = ", ".join([*told, *_line(*place)])
+    raise TargetError(f"machine '{machine.name}': {problem}{more}", where=where or None)
+
+
+def _line(file: str, lines: tuple[int, ...]) -> list[str]:
+    """A place in a file, with the lines that called the one in it where a function of the file wrote the fact."""
+    if not lines:
+        return []
+    first, *callers = lines
+    return [f"{file}:{first}" + (f" (from {' and '.join(f'line {n}' for n in callers)})" if callers else "")]
 
 
 def contradictions(machine: Machine) -> Found:
@@ -66,12 +83,13 @@ def contradictions(machine: Machine) -> Found:
         yield from ((intrinsic, problem) for problem in _intrinsic(machine, intrinsic, spaces))
     for unit in machine.units:
         yield from ((unit, problem) for problem in _unit(unit, spaces))
+    yield from _events(machine)
 
 
 def written(fact: Fact) -> str:
     """A fact as a program would write it, without what is there by default; long texts are cut."""
     told: list[str] = []
-    for position, field in enumerate(fields(fact)):  # type: ignore[arg-type]
+    for position, field in enumerate(_parts_of(fact)):
         value = getattr(fact, field.name)
         default = field.default_factory() if field.default_factory is not MISSING else field.default
         if value != default:
@@ -81,6 +99,11 @@ def written(fact: Fact) -> str:
     return f"{type(fact).__name__}({', '.join(told)})"
 
 
+def _parts_of(fact: Fact) -> list[Field[Any]]:
+    """What a program gives to make it."""
+    return [part for part in fields(fact) if part.init]
+
+
 # Types
 
 
@@ -88,8 +111,9 @@ def _types(machine: Machine) -> Found:
     """Facts whose parts are of another type than they are declared with; annotations are texts that say it."""
     if not isinstance(machine.name, str) or not machine.name or set(machine.name) & set(", \n"):
         yield None, f"its name {machine.name!r} is no word without commas, as `target=` takes"
-    kinds: tuple[tuple[str, type], ...] = (
-        ("memories", Memory), ("levels", Level), ("routes", Route), ("intrinsics", Intrinsic), ("units", VectorUnit)
+    kinds: tuple[tuple[str, type[Fact]], ...] = (
+        ("memories", Memory), ("levels", Level), ("routes", Route), ("intrinsics", Intrinsic), ("units", VectorUnit),
+        ("events", Events),
     )  # fmt: skip
     for name, kind in kinds:
         group = getattr(machine, name)
@@ -97,19 +121,19 @@ def _types(machine: Machine) -> Found:
             yield None, f"its {name} are a {type(group).__name__}, and no tuple"
             continue
         for fact in group:
-            if type(fact) is not kind:
+            if isinstance(fact, kind):
+                yield from _parts(fact)
+            else:
                 yield None, f"one of its {name} is a {type(fact).__name__}, and no {kind.__name__}"
-                continue
-            yield from _parts(fact)
     if isinstance(machine, Accelerator):
         yield from _parts(machine.scalar)
         if not _is_amount(machine.clock_hz) or machine.clock_hz <= 0:
             yield None, f"its clock has {machine.clock_hz!r} cycles a second"
 
 
-def _parts(fact: Any) -> Found:
+def _parts(fact: Fact) -> Found:
     what = f"{_what(fact)}: {{}} is {{!r}}, and no {{}}"
-    for field in fields(fact):
+    for field in _parts_of(fact):
         value = getattr(fact, field.name)
         problem = _why_not(str(field.type), value)
         if problem is not None:
@@ -193,7 +217,7 @@ def _amounts(machine: Machine) -> Found:
             yield level, f"there are {level.count} of the level '{level.name}'"
     if isinstance(machine, Accelerator):
         unit = machine.scalar
-        for field in fields(unit):
+        for field in _parts_of(unit):
             if not 0 <= getattr(unit, field.name) <= MOST_CYCLES:
                 yield unit, f"the scalar unit takes {getattr(unit, field.name)} cycles for each {field.name}"
 
@@ -226,6 +250,37 @@ def _spaces_of(intrinsic: Intrinsic) -> list[str]:
         return [a.type.space for a in kernel_of(intrinsic).args if isinstance(a.type, BufferType)]
     except (TextError, ValueError):
         return []  # told where the intrinsic is looked at
+
+
+def _events(machine: Machine) -> Found:
+    """Events of queues that are none, of no pair, or too few for what programs cannot do without: the thread that
+    starts runs has to learn that they have ended."""
+    queues = machine.queues()
+    for k, fact in enumerate(machine.events):
+        what = f"events from {fact.source!r} to {fact.target!r}"
+        unknown = [q for q, more in ((fact.source, ()), (fact.target, ("",))) if q not in (ANY, *queues, *more)]
+        if unknown:
+            yield fact, f"{what}: there is no queue '{unknown[0]}'; its queues are {', '.join(queues) or 'none'}"
+        elif fact.source == fact.target != ANY:
+            yield fact, f"{what}: runs on one queue follow each other without events"
+        if not 0 <= fact.count <= MOST_EVENTS:
+            yield fact, f"{what}: there are {fact.count}"
+        if any(_includes(before, fact) for before in machine.events[:k]):
+            yield fact, f"{what}: facts before it speak of all these pairs"
+    for queue in queues if machine.events else ():
+        if not machine.event_count(queue, ""):
+            named = next((e for e in machine.events if e.names(queue, "")), None)
+            yield named or _first_on(machine, queue), f"queue '{queue}' has no event for the thread, which has to wait"
+
+
+def _includes(first: Events, second: Events) -> bool:
+    pairs = ((first.source, second.source), (first.target, second.target))
+    return all(a in (b, ANY) for a, b in pairs)
+
+
+def _first_on(machine: Machine, queue: str) -> Fact | None:
+    facts: tuple[Route | Intrinsic | VectorUnit, ...] = (*machine.routes, *machine.intrinsics, *machine.units)
+    return next((fact for fact in facts if fact.queue == queue), None)
 
 
 # Units
@@ -315,7 +370,10 @@ def _spaces(what: str, names: Iterable[str], spaces: Collection[str]) -> Iterato
 
 
 def _what(fact: Fact) -> str:
-    if isinstance(fact, Route):
-        return f"the route from {fact.source!r} to {fact.target!r}"
-    names = {Memory: "memory", Level: "level", Intrinsic: "intrinsic", VectorUnit: "vector unit"}
+    if isinstance(fact, Route | Events):
+        what = "the route" if isinstance(fact, Route) else "events"
+        return f"{what} from {fact.source!r} to {fact.target!r}"
+    names: dict[type[Fact], str] = {
+        Memory: "memory", Level: "level", Intrinsic: "intrinsic", VectorUnit: "vector unit"
+    }  # fmt: skip
     return "the scalar unit" if isinstance(fact, ScalarUnit) else f"{names[type(fact)]} {getattr(fact, 'name', '')!r}"

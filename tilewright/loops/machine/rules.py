@@ -1,5 +1,5 @@
 """What a machine demands of kernels: names that it declares, operands that its intrinsics take, room in its memories,
-and an order between all that meets."""
+an order between all that meets, and events for it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.diag import NoRoomError, VerifyError
 from tilewright.ir.types import BufferType
 from tilewright.ir.verify import OpRule, Spec
-from tilewright.loops.analysis.happens_before import why_unordered
+from tilewright.loops.analysis.happens_before import Order
 from tilewright.loops.edit import body_of, buffer_type, enclosing_loops, is_loop, kind_of, loop_var
 from tilewright.loops.machine.capacity import slots_of
 from tilewright.loops.machine.copies import copy_in, route_of, why_not_on
 from tilewright.loops.machine.match_intrinsic import match_intrinsic
 from tilewright.loops.machine.vector_unit import why_not_in_lanes
+from tilewright.loops.queues.events import why_no_events
 from tilewright.loops.spec import LOOPS_SPEC, alloc_rule
 from tilewright.target.machine import COPY, Machine, Memory
 from tilewright.target.target import Target
@@ -56,7 +57,8 @@ def _kernel_rule(machine: Machine, func: Func) -> str | tuple[str, Op] | tuple[s
     slots = slots_of(func, machine)
     if isinstance(slots, tuple):
         return *slots, NoRoomError
-    return why_unordered(func, [level.name for level in machine.levels])
+    order = Order(func, [level.name for level in machine.levels])
+    return order.why_not() or why_no_events(func, machine, order.running_at)
 
 
 def _level_rule(machine: Machine, loop: Op) -> str | None:

@@ -48,7 +48,8 @@ class Cached:
 
 @primitive
 def cache(
-    func: Func, buffer: Value, first: Op, last: Op | None = None, space: str = "reg", read: int = -1
+    func: Func, buffer: Value, first: Op, last: Op | None = None, space: str = "reg", read: int = -1,
+    zeros: bool = False,
 ) -> Cached:
     """Use a tile instead of `buffer` from op `first` to op `last` of the same block (by default just
     `first`).
@@ -62,7 +63,8 @@ def cache(
         for k { acc[0, 0] = acc[0, 0] + S }
         C[i, j] = acc[0, 0]
 
-    A load that may give any value where its condition does not hold (it has no `other`) loses that.
+    A load that may give any value where its condition does not hold (it has no `other`) loses that, and with `zeros`
+    so does one that is 0 outside of the buffer, which is what the tile has there.
 
     With `read` the tile is for one of several reads of the buffer, by its number in their order: parts that lie far
     from each other then have tiles of their own.
@@ -106,8 +108,9 @@ def cache(
     )
     drain = copy_nest(names, tile, buffer, region, around, into_tile=False) if writes else []
     for a in found:
+        is_spare = not writes and ("other" not in a.op.attrs or (zeros and _is_of_bounds(a.op)))
         redirect(a.op, tile, region.start)
-        if not writes:
+        if is_spare:
             _drop_spare_guard(a.op)
     assert tile.op is not None
     insert_before(first, [tile.op, *_roots(fill)])
@@ -115,13 +118,17 @@ def cache(
     return Cached(tile, fill, drain)
 
 
+def _is_of_bounds(load: Op) -> bool:
+    """Whether a load is 0 outside of its buffer, and only there."""
+    limits = in_bounds(load.attrs["idx"], buffer_type(load.operands[0]).shape, {})
+    return load.attrs["other"] == 0 and set(load.attrs["guard"]) <= set(limits)
+
+
 def _drop_spare_guard(load: Op) -> None:
-    """A load that may give any value where its condition does not hold, and reads within the tile without it, gives
-    what the tile holds."""
-    if "other" not in load.attrs and not in_bounds(
-        load.attrs["idx"], buffer_type(load.operands[0]).shape, ranges_at(load)
-    ):
+    """A load that reads within the tile without its condition gives what the tile holds."""
+    if not in_bounds(load.attrs["idx"], buffer_type(load.operands[0]).shape, ranges_at(load)):
         load.attrs.pop("guard", None)
+        load.attrs.pop("other", None)
 
 
 def _roots(nest: list[Op]) -> list[Op]:

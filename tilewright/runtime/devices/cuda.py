@@ -1,15 +1,15 @@
 """GPUs of NVIDIA through their driver: a call is one copy of all inputs, the launches, and one copy of all outputs
 back, and from the second call with the same sizes on one launch of a graph of these (`codegen/ptx/program.py`).
 
-Memory of the device: the arena with the device memory of kernels behind it; constants; and what is copied: inputs, the
-word for the first error, outputs. The host has the latter once more, in pages that stay where they are.
+Memory of the device: the arena with the device memory of kernels behind it; constants; states; and what is copied:
+inputs, the word for the first error, outputs. The host has the latter once more, in pages that stay where they are.
 """
 
 from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from ctypes import byref, c_void_p
 from typing import Any
@@ -23,7 +23,9 @@ from tilewright.runtime.devices.device import (
     CONSTANTS,
     ERRORS,
     INPUTS,
+    NO_ERROR,
     OUTPUTS,
+    STATES,
     BufferSizes,
     Device,
     DeviceCall,
@@ -37,6 +39,8 @@ _MOST_GROUPS = (2**31 - 1, 65535, 65535)  # along the axes of a grid; loops of k
 
 class CudaExecutor(DeviceExecutor):
     """An artefact on the first GPU of NVIDIA."""
+
+    hands_over = True
 
     def open(self) -> Device:
         gpu = device()
@@ -81,22 +85,21 @@ class CudaGpu(Device):
         self.held = _Held(gpu)
         self._release = weakref.finalize(self, self.held.release)
         self.graph: int | None = None
-        self.stream = self.work = self.shared = self.host = self.constants = 0
-        self.work_bytes = self.shared_bytes = self.constant_bytes = -1
-        self.was_launched = False
-        self.states = 0, 0  # where they begin in what is copied, and their bytes
+        self.stream = self.work = self.shared = self.host = self.constants = self.states = 0
+        self.work_bytes = self.shared_bytes = self.host_bytes = self.constant_bytes = -1
+        self.was_launched, self.has_error = False, True
 
     def active(self) -> AbstractContextManager[Any]:
         return self.gpu.current()
 
     def allocate(self, sizes: BufferSizes) -> bool:
-        work, constants, *_ = sizes.buffers
+        work, constants, _, outputs, _, states = sizes.buffers
         if not self.stream:
             self.stream = self.held.keep("cuStreamDestroy_v2", self.driver.handle("cuStreamCreate", 0))
         self.at_error = sizes.input_places[-1]
         self.at_outputs = self.at_error + ALIGNMENT
-        self.back = ALIGNMENT + sizes.output_places[-1]
-        needed = self.at_error + self.back
+        self.back = ALIGNMENT + sizes.back
+        needed = self.at_outputs + outputs
         if work > self.work_bytes:
             self.work_bytes = -1
             self.work = self._instead(self.work, work)
@@ -104,9 +107,14 @@ class CudaGpu(Device):
         if needed > self.shared_bytes:
             self.shared_bytes = -1
             self.shared = self._instead(self.shared, needed)
+            self.shared_bytes = needed
+        if (needed := self.at_error + self.back) > self.host_bytes:
+            self.host_bytes = -1
             self.held.drop(self.host)
             self.host = int(self.held.keep("cuMemFreeHost", self.driver.handle("cuMemHostAlloc", needed, 0)))
-            self.shared_bytes = needed
+            self.host_bytes = needed
+        if states and not self.states:
+            self.states = self._instead(0, states)
         if constants <= self.constant_bytes:
             return False
         self.constants = self._instead(self.constants, constants, f"{LESS_WEIGHTS}, ")
@@ -128,64 +136,100 @@ class CudaGpu(Device):
         }
 
     def write(self, buffer: int, at: int, data: np.ndarray) -> None:
-        if buffer == CONSTANTS:
-            self.driver.call("cuMemcpyHtoD_v2", self.constants + at, data.ctypes.data, len(data))
+        if buffer in (INPUTS, ERRORS):
+            first = at + (0 if buffer == INPUTS else self.at_error)
+            bytes_at(self.host, self.host_bytes)[first:][: len(data)] = data
         else:
-            first = at + {INPUTS: 0, ERRORS: self.at_error, OUTPUTS: self.at_outputs}[buffer]
-            bytes_at(self.host, self.shared_bytes)[first:][: len(data)] = data
-            if buffer == OUTPUTS:
-                self.states = first, len(data)
+            self.driver.call("cuMemcpyHtoD_v2", self._starts[buffer] + at, data.ctypes.data, len(data))
+
+    def fetch(self, buffer: int, at: int, size: int) -> np.ndarray:
+        found = np.empty(size, np.uint8)
+        self.driver.call("cuStreamSynchronize", self.stream)
+        self.driver.call("cuMemcpyDtoH_v2", found.ctypes.data, self._starts[buffer] + at, size)
+        return found
+
+    def copy(self, source: int, at: int, target: int, to: int, size: int) -> None:
+        starts = self._starts
+        self.driver.call("cuMemcpyDtoDAsync_v2", starts[target] + to, starts[source] + at, size, self.stream)
+
+    @property
+    def _starts(self) -> dict[int, int]:
+        """Where the buffers begin on the device."""
+        return {
+            ARENA: self.work, CONSTANTS: self.constants, INPUTS: self.shared, STATES: self.states,
+            ERRORS: self.shared + self.at_error, OUTPUTS: self.shared + self.at_outputs,
+        }  # fmt: skip
 
     def prepare(self, calls: Sequence[DeviceCall]) -> None:
         """Functions, groups, threads and arguments of the launches."""
         if self.graph is not None:
             self.held.drop(self.graph)
             self.graph = None
-        self.was_launched, self.states = False, (0, 0)
-        starts = {ARENA: self.work, CONSTANTS: self.constants, INPUTS: self.shared}
-        starts[OUTPUTS] = self.shared + self.at_outputs
+        self.was_launched, self.has_error, starts = False, True, self._starts
         self.launches = []
         for call in calls:
             places = [starts[buffer] + at for buffer, at in call.places]
-            arguments = [self.shared + self.at_error, call.errors, *places, *call.dims, self.work + call.room]
+            arguments = [starts[ERRORS], call.errors, *places, *call.dims, self.work + call.room]
             for entry, counts, (threads,) in call.launches:
                 groups = [min(n, most) for n, most in zip(counts, _MOST_GROUPS, strict=True)]
                 self.launches.append((self.functions[entry], groups, threads, arguments))
 
     def launch(self) -> None:
+        self._launch(self._submit)
+
+    def _launch(self, submit: Callable[[], None]) -> None:
+        """Put a call into the stream, or the graph of it."""
         if self.was_launched and self.graph is None:
-            self.graph = self._recorded()
+            self.graph = self._recorded(submit)
         if self.graph is None:
-            self._submit()
+            submit()
         else:
             self.driver.call("cuGraphLaunch", self.graph, self.stream)
         self.was_launched = True
 
+    def take(self, other: Device, at: int, to: int, size: int) -> None:
+        assert isinstance(other, CudaGpu)
+        source = other.shared + other.at_outputs + at
+        self.driver.call("cuMemcpyDtoDAsync_v2", self.shared + to, source, size, self.stream)
+
+    def put(self, at: int, data: np.ndarray) -> None:
+        self.driver.call("cuMemcpyHtoD_v2", self.shared + at, data.ctypes.data, len(data))
+
+    def run(self) -> int:
+        word = np.full(1, NO_ERROR, np.uint32)
+        if self.has_error:
+            self.driver.call("cuMemcpyHtoD_v2", self._starts[ERRORS], word.ctypes.data, word.nbytes)
+        self.has_error = True
+        self._launch(self._submit_launches)
+        error = int(self.fetch(ERRORS, 0, word.nbytes).view(np.uint32)[0])
+        self.has_error = error != NO_ERROR
+        return error
+
     def read(self) -> tuple[int, np.ndarray]:
         self.driver.call("cuStreamSynchronize", self.stream)
-        memory = bytes_at(self.host, self.shared_bytes)
+        memory = bytes_at(self.host, self.host_bytes)
         return int(memory[self.at_error :][:4].view(np.uint32)[0]), memory[self.at_outputs :]
 
     def release(self) -> None:
         self._release()
 
     def _submit(self) -> None:
-        """Put a call into the stream."""
+        """Put a call into the stream, with its copies."""
         at = self.at_error
-        first, size = self.states
         self.driver.call("cuMemcpyHtoDAsync_v2", self.shared, self.host, self.at_outputs, self.stream)
-        if size:
-            self.driver.call("cuMemcpyHtoDAsync_v2", self.shared + first, self.host + first, size, self.stream)
-        for function, groups, threads, arguments in self.launches:
-            launch(self.driver, function, groups, threads, self.stream, arguments)
+        self._submit_launches()
         self.driver.call("cuMemcpyDtoHAsync_v2", self.host + at, self.shared + at, self.back, self.stream)
 
-    def _recorded(self) -> int:
+    def _submit_launches(self) -> None:
+        for function, groups, threads, arguments in self.launches:
+            launch(self.driver, function, groups, threads, self.stream, arguments)
+
+    def _recorded(self, submit: Callable[[], None]) -> int:
         """The graph of a call."""
         driver = self.driver
         driver.call("cuStreamBeginCapture_v2", self.stream, 0)
         try:
-            self._submit()
+            submit()
         except BaseException:
             driver.tried("cuStreamEndCapture", self.stream, byref(c_void_p()))
             raise

@@ -38,6 +38,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuMemHostAlloc": (_OUT, c_size_t, c_uint),
     "cuMemFreeHost": (c_void_p,),
     "cuMemcpyHtoD_v2": (ADDRESS, c_void_p, c_size_t),
+    "cuMemcpyDtoH_v2": (c_void_p, ADDRESS, c_size_t),
+    "cuMemcpyDtoDAsync_v2": (ADDRESS, ADDRESS, c_size_t, c_void_p),
     "cuMemcpyHtoDAsync_v2": (ADDRESS, c_void_p, c_size_t, c_void_p),
     "cuMemcpyDtoHAsync_v2": (c_void_p, ADDRESS, c_size_t, c_void_p),
     "cuStreamCreate": (_OUT, c_uint),

@@ -6,7 +6,7 @@ A new device is a `Device`; `executor.py` does the rest of a call. Docs/devices.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-ARENA, CONSTANTS, INPUTS, OUTPUTS, ERRORS = range(5)
-"""The buffers of a program. Behind the outputs is what states hold, and what they will."""
+ARENA, CONSTANTS, INPUTS, OUTPUTS, ERRORS, STATES = range(6)
+"""The buffers of a program. Behind the outputs is what comes back with them of states, and then what others will
+hold."""
 ALIGNMENT = 256
 """Of each tensor in the buffers of inputs and outputs, and of the device memory of kernels behind the arena."""
 NO_ERROR = 0xFFFFFFFF
@@ -26,7 +27,7 @@ NO_ERROR = 0xFFFFFFFF
 @dataclass(frozen=True)
 class BufferSizes:
     """The bytes of inputs, outputs, arena, memory of kernels behind it, constants and states. Of `swapped` states what
-    they will hold lies beside what they hold."""
+    they will hold lies beside what they hold. Those that are `known` to the host come back with the outputs."""
 
     inputs: Sequence[int]
     outputs: Sequence[int]
@@ -35,6 +36,7 @@ class BufferSizes:
     constants: int
     states: Sequence[int] = ()
     swapped: Sequence[bool] = ()
+    known: Sequence[bool] = ()
 
     @cached_property
     def input_places(self) -> list[int]:
@@ -43,29 +45,50 @@ class BufferSizes:
 
     @cached_property
     def output_places(self) -> list[int]:
-        """Of outputs, of states, and of what takes their place."""
-        return _places([*self.outputs, *self.states, *self.following])
+        """Of outputs, of states that come back with them, of what takes the place of these, and of others."""
+        back = self._sized(lambda k: self.known[k])
+        following = self._sized(lambda k: self.swapped[k] and self.known[k])
+        others = self._sized(lambda k: self.swapped[k] and not self.known[k])
+        return _places([*self.outputs, *back, *following, *others])
+
+    @cached_property
+    def state_places(self) -> list[int]:
+        """In the buffer of states, of those that stay there."""
+        return _places(self._sized(lambda k: not self.known[k]))
+
+    def _sized(self, has: Callable[[int], bool]) -> list[int]:
+        return [size if has(k) else 0 for k, size in enumerate(self.states)]
 
     @property
-    def following(self) -> list[int]:
-        """The bytes of what takes the place of states, where it lies beside them."""
-        return [size if apart else 0 for size, apart in zip(self.states, self.swapped, strict=True)]
+    def back(self) -> int:
+        """How much of the buffer of outputs comes back with a call."""
+        return self.output_places[len(self.outputs) + 2 * len(self.states)]
 
-    def updates(self, states: Sequence[np.ndarray], written: Sequence[np.ndarray]) -> Iterator[tuple[np.ndarray, int]]:
-        """The memory of states after a call, and where on the device that is: where they were, or beside that in
-        what a call writes, behind the outputs."""
-        first, count = len(self.outputs), len(states)
-        for k, apart in enumerate(self.swapped):
-            yield (written[first + k] if apart else states[k]), self.output_places[first + k + count * apart]
+    def place_of_state(self, number: int) -> tuple[int, int]:
+        """The buffer of what a state holds, and the byte there."""
+        if self.known[number]:
+            return OUTPUTS, self.output_places[len(self.outputs) + number]
+        return STATES, self.state_places[number]
+
+    def place_of_following(self, number: int) -> tuple[int, int]:
+        """The same of what it will hold."""
+        if not self.swapped[number]:
+            return self.place_of_state(number)
+        before = len(self.outputs) + (1 if self.known[number] else 2) * len(self.states)
+        return OUTPUTS, self.output_places[before + number]
 
     @property
     def buffers(self) -> list[int]:
         """Bytes of each buffer."""
-        return [self.arena + self.room, self.constants, self.input_places[-1], self.output_places[-1], 4]
+        inputs, outputs, states = self.input_places[-1], self.output_places[-1], self.state_places[-1]
+        return [self.arena + self.room, self.constants, inputs, outputs, 4, states]
 
     def __str__(self) -> str:
-        arena, constants, inputs, outputs, _ = self.buffers
-        return f"{constants} bytes of weights, {arena} between kernels, and {inputs + outputs} of inputs and outputs"
+        arena, constants, inputs, outputs, _, states = self.buffers
+        kept = f"{states} of states, " if states else ""
+        return (
+            f"{constants} bytes of weights, {kept}{arena} between kernels, and {inputs + outputs} of inputs and outputs"
+        )
 
 
 @dataclass(frozen=True)
@@ -98,7 +121,8 @@ class Device(ABC):
     @abstractmethod
     def allocate(self, sizes: BufferSizes) -> bool:
         """Make each buffer at least so large (`sizes.buffers`), and say whether CONSTANTS has lost what it held, as all
-        others may. DeviceError with the figures where there is no room."""
+        others may but STATES, whose size is the same in all calls. DeviceError with the figures where there is no
+        room."""
 
     @abstractmethod
     def load(self, kernels: Mapping[str, str], calls: Sequence[Mapping[str, Any]]) -> None:
@@ -106,7 +130,15 @@ class Device(ABC):
 
     @abstractmethod
     def write(self, buffer: int, at: int, data: np.ndarray) -> None:
-        """Copy bytes to a buffer."""
+        """Copy bytes to a buffer. A call begins with those to INPUTS and ERRORS."""
+
+    @abstractmethod
+    def fetch(self, buffer: int, at: int, size: int) -> np.ndarray:
+        """So many bytes of a buffer, when all launches have ended."""
+
+    def copy(self, source: int, at: int, target: int, to: int, size: int) -> None:
+        """Copy bytes of a buffer to another one, behind all launches."""
+        self.write(target, to, self.fetch(source, at, size))
 
     @abstractmethod
     def prepare(self, calls: Sequence[DeviceCall]) -> None:
@@ -118,8 +150,23 @@ class Device(ABC):
 
     @abstractmethod
     def read(self) -> tuple[int, np.ndarray]:
-        """What stands in ERRORS when all launches have ended, and the bytes of OUTPUTS (a view that the next launch may
-        change)."""
+        """What stands in ERRORS when all launches have ended, and the bytes of OUTPUTS (at least `sizes.back`; a view
+        that the next launch may change)."""
+
+    # Parts of a model, if the executor `hands_over`
+
+    def take(self, other: Device, at: int, to: int, size: int) -> None:
+        """Copy bytes of OUTPUTS of another device of the same class, or of this one, to INPUTS."""
+        raise NotImplementedError
+
+    def put(self, at: int, data: np.ndarray) -> None:
+        """Copy bytes of the host to INPUTS."""
+        raise NotImplementedError
+
+    def run(self) -> int:
+        """As `launch`, without copies; what stands in ERRORS when all launches have ended, which was `NO_ERROR`
+        before."""
+        raise NotImplementedError
 
     @abstractmethod
     def release(self) -> None:

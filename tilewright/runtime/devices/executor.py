@@ -1,9 +1,9 @@
-"""Programs on a device: the sizes of a call, its copies, and its errors. Weights stay on the device, and memory and
-kernels are made ready once.
+"""Programs on a device: the sizes of a call, its copies, and its errors. Weights and states stay on the device, and
+memory and kernels are made ready once.
 
-A call is one copy of all inputs and states to the device, all launches, and one copy of all outputs and states back.
-Shapes may be others in each call: buffers grow, kernels stay. The objects of the artefact are JSON
-(`codegen/devices/program.py`).
+A call is one copy of all inputs to the device, all launches, and one copy of all outputs back. A part of a model takes
+what other parts have left on the device, and leaves there what it makes. Shapes may be others in each call: buffers
+grow, kernels stay. The objects of the artefact are JSON (`codegen/devices/program.py`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import json
 import threading
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from tilewright.runtime.arena import address_of
 from tilewright.runtime.artifact import Artifact, ConstantInfo
 from tilewright.runtime.devices.device import (
     ALIGNMENT,
@@ -28,19 +29,29 @@ from tilewright.runtime.devices.device import (
     INPUTS,
     NO_ERROR,
     OUTPUTS,
+    STATES,
     BufferSizes,
     Device,
     DeviceCall,
 )
+from tilewright.runtime.devices.left import GivenInputs, LeftOutputs
 from tilewright.runtime.devices.sizes import SizePlan, value_of
+from tilewright.runtime.devices.states import DeviceStates
 from tilewright.runtime.errors import DeviceError, TilewrightError
-from tilewright.runtime.values.addresses import memory_of
+from tilewright.runtime.kept.away import bring_home, holder_of, holds, written
+from tilewright.runtime.values.addresses import bytes_at, memory_of
+
+_HANDING = threading.RLock()
+Table = int | None
+"""Where addresses of tensors stand."""
 
 
 class DeviceExecutor(ABC):
     """Runs an artefact on a device, which a subclass opens."""
 
     run_profiled = None
+    hands_over = False
+    """Whether parts of a model leave on the device what they make (`Device.take`, `put` and `run`)."""
 
     def __init__(self, artifact: Artifact) -> None:
         found = json.loads(bytes(artifact.objects[-1]))
@@ -50,16 +61,18 @@ class DeviceExecutor(ABC):
         names = dict.fromkeys(call.get("module", call["kernel"]) for call in self.calls)
         self.kernels = {name: found["kernels"][name] for name in names}
         self._weights = runs_of(artifact.constant_table)
-        self._inputs, self._outputs, self._states = program["inputs"], program["outputs"], program["states"]
-        self._swapped = [state.way == "swapped" for state in artifact.states]
+        self._inputs, self._outputs = program["inputs"], program["outputs"]
+        self._states = DeviceStates(artifact.states, self)
+        self._left, self._given = LeftOutputs(self), GivenInputs()
         self.plan = None if program["plan"] is None else SizePlan(program["plan"])
         static = artifact.static_plan
         self._arena = static.arena if static is not None else program["plan"]["arena"]
         self._dims_count = artifact.dims_count
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._device: Device | None = None
         self._dims: tuple[int, ...] | None = None
         self._sizes: BufferSizes | None = None
+        self._is_running = False
 
     @abstractmethod
     def open(self) -> Device:
@@ -71,26 +84,80 @@ class DeviceExecutor(ABC):
 
     def run(self, call: int) -> int:
         """Run on the memory whose addresses stand at `call`; 0, or the number of an error."""
+        return self.run_keeping(call, ())
+
+    def run_keeping(self, call: int, held: Sequence[np.ndarray]) -> int:
+        """The same with arrays of states, each of which its content may have left (`kept/away.py`). A call that fails
+        leaves them as they were, or they are lost."""
+        for array in held:
+            if not holds(self, array):
+                bring_home(array)
+        return self._prepared(call, lambda device, inputs, outputs: self._run(device, inputs, outputs, held))
+
+    def run_handing(
+        self, call: int, given: Sequence[np.ndarray], made: Sequence[np.ndarray], freed: Container[int], of: object
+    ) -> int:
+        """The same for a part, with the arrays that it is given and makes, in a run `of` a model. What other parts have
+        left on the device stays there, and so does what it makes; nobody needs arrays with the identities `freed`
+        afterwards."""
+        with _HANDING:  # of which each may need what another one has
+            for array in given:
+                if not isinstance(holder_of(array), DeviceExecutor):
+                    bring_home(array)
+            return self._prepared(call, lambda device, _, __: self._run_handing(device, given, made, freed, of))
+
+    def _prepared(self, call: int, run: Callable[[Device, Table, Table], int]) -> int:
+        """Run with the device, which is ready for the sizes of a call, and where its inputs and outputs stand."""
         _, inputs, outputs, _, _, _, dims, _ = (ctypes.c_void_p * 8).from_address(call)
         known = tuple((ctypes.c_int64 * self._dims_count).from_address(dims or 0)) if self._dims_count else ()
         with self._lock:
             is_new = self._device is None
             device = self.open() if self._device is None else self._device
+            self._is_running = False
             try:
                 with device.active():
                     if is_new or known != self._dims:
+                        self._left.make_room(device)
                         self._prepare(device, known, is_new)
                     self._device, self._dims = device, known
-                    return self._run(device, inputs, outputs)
+                    return run(device, inputs, outputs)
             except BaseException:  # after an interrupt, too, the state of the device is not known
-                self._device = self._dims = None
-                device.release()
+                self._close(device, is_whole=not self._is_running)
                 raise
+
+    def fetch(self, array: np.ndarray) -> None:
+        """Let an array have what the device has."""
+        with self._lock:
+            device = self._device
+            if device is None:
+                return
+            try:
+                with device.active(), _driven(f"{device.name} did not give back what it holds"):
+                    assert self._sizes is not None
+                    self._states.fetch(device, self._sizes, array)
+                    self._left.fetch(device, array)
+            except BaseException:
+                self._close(device, is_whole=False)
+                raise
+
+    def _close(self, device: Device, *, is_whole: bool) -> None:
+        """Give everything back; states come home if the device is `is_whole`."""
+        try:
+            with device.active():
+                self._states.give_back(device, self._sizes, is_whole=is_whole)
+        except Exception:  # it is gone
+            self._states.give_back(device, None, is_whole=False)
+        finally:
+            self._left.lose()
+            self._given.forget()
+            self._device = self._dims = None
+            device.release()
 
     def _prepare(self, device: Device, dims: tuple[int, ...], is_new: bool) -> None:
         """Make room for the sizes of a call, and tell the device of them."""
         self._dims = None
-        sizes = self._sizes = self.sizes(dims)
+        self._given.forget()
+        sizes = self.sizes(dims)
         what = f"{device.name} could not be prepared, on which the model needs {sizes}"
         with _driven(what, f"{LESS_WEIGHTS}, {_WAYS}"):
             if device.allocate(sizes):
@@ -101,19 +168,22 @@ class DeviceExecutor(ABC):
             if is_new:
                 device.load(self.kernels, self.calls)
             device.prepare([self._call(call, sizes, dims) for call in self.calls])
+        self._sizes = sizes
+        self._states.tell_again()
 
     def sizes(self, dims: Sequence[int]) -> BufferSizes:
         """Those of a program with these values of its variables."""
         arena = -(-value_of(self._arena, dims) // ALIGNMENT) * ALIGNMENT
         room = max([0, *(value_of(call["room"], dims) for call in self.calls)])
-        inputs, outputs, states = (
-            [value_of(e, dims) for e in sizes] for sizes in (self._inputs, self._outputs, self._states)
-        )
-        constants = device_bytes(self.artifact.constant_table)
-        return BufferSizes(inputs, outputs, arena, room, constants, states, self._swapped)
+        inputs, outputs = ([value_of(e, dims) for e in sizes] for sizes in (self._inputs, self._outputs))
+        constants, states = device_bytes(self.artifact.constant_table), self._states
+        return BufferSizes(inputs, outputs, arena, room, constants, states.sizes, states.swapped, states.known)
 
     def _call(self, call: dict[str, Any], sizes: BufferSizes, dims: Sequence[int]) -> DeviceCall:
-        starts = {INPUTS: sizes.input_places, OUTPUTS: sizes.output_places}
+        following = len(sizes.outputs) + len(sizes.states)
+        starts = {INPUTS: sizes.input_places, STATES: sizes.state_places}
+        starts[OUTPUTS] = sizes.output_places[:following]
+        starts[OUTPUTS] += [sizes.place_of_following(k)[1] for k in range(len(sizes.states))]
 
         def place(buffer: int, index: int, at: Any) -> tuple[int, int]:
             found = value_of(at, dims)
@@ -128,31 +198,60 @@ class DeviceExecutor(ABC):
         places = tuple(place(*found) for found in call["places"])
         return DeviceCall(call["kernel"], places, numbers, sizes.arena, call["errors"], launches, call)
 
-    def _run(self, device: Device, inputs: int | None, outputs: int | None) -> int:
-        """One call with the tensors whose addresses stand in two tables."""
+    def _run(
+        self, device: Device, inputs: Table, outputs: Table, held: Sequence[np.ndarray]
+    ) -> int:
+        """One call with the tensors whose addresses stand in two tables, and arrays of states."""
         sizes = self._sizes
         assert sizes is not None
-        read = memory_of(inputs, [*sizes.inputs, *sizes.states])
-        given, states = read[: len(sizes.inputs)], read[len(sizes.inputs) :]
         with _driven(f"{device.name} failed"):
-            device.write(INPUTS, 0, _joined(given, sizes.input_places))
-            if states:
-                places = sizes.output_places[len(sizes.outputs) :][: len(states) + 1]
-                device.write(OUTPUTS, places[0], _joined(states, [p - places[0] for p in places]))
+            self._states.bring(device, sizes, held)
+            device.write(INPUTS, 0, _joined(memory_of(inputs, sizes.inputs), sizes.input_places))
             device.write(ERRORS, 0, np.full(1, NO_ERROR, np.uint32).view(np.uint8))
+            self._is_running = True
             device.launch()
             error, taken = device.read()
             if not error:
                 raise DeviceError(f"{device.name} has not run the model; it may have been reset or taken away")
-        written = memory_of(outputs, [*sizes.outputs, *sizes.following])
-        for array, place in zip(written, sizes.output_places[: len(sizes.outputs)], strict=False):
-            array[:] = taken[place:][: array.nbytes]
-        if error != NO_ERROR:  # a call that fails leaves states as they were
-            return error
-        for array, place in sizes.updates(states, written):
-            found = taken[place:][: array.nbytes]
-            np.copyto(array, found, where=array != found)  # memory that a cache has not come to stays untouched
+            for array, place in zip(memory_of(outputs, sizes.outputs), sizes.output_places, strict=False):
+                array[:] = taken[place:][: array.nbytes]
+            if error != NO_ERROR:
+                self._states.fail(held)
+                return error
+            self._states.follow(device, sizes, held, taken)
         return 0
+
+    def _run_handing(
+        self, device: Device, given: Sequence[np.ndarray], made: Sequence[np.ndarray], freed: Container[int], of: object
+    ) -> int:
+        sizes = self._sizes
+        assert sizes is not None
+        with _driven(f"{device.name} failed"):
+            for array, place in zip(given, sizes.input_places, strict=False):
+                if array.nbytes and not self._given.has(of, place, array):
+                    self._give(device, array, place)
+            self._left.make_room(device, freed)
+            for array in given:
+                if id(array) in freed:
+                    written(array)
+            self._is_running = True
+            error = device.run()
+            if error != NO_ERROR:
+                return error
+            self._left.leave(made, sizes.output_places)
+        return 0
+
+    def _give(self, device: Device, array: np.ndarray, place: int) -> None:
+        """Copy an array to the inputs, from wherever it is."""
+        holder = holder_of(array)
+        if isinstance(holder, DeviceExecutor):
+            with holder._lock:
+                other = holder._device
+                if other is not None and holds(holder, array):
+                    device.take(other, holder._left.place_of(array), place, array.nbytes)
+                    return
+        bring_home(array)
+        device.put(place, bytes_at(address_of(array), array.nbytes))
 
     def create_pool(self, threads: int, spin_ns: int) -> int | None:
         return None

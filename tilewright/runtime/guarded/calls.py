@@ -16,7 +16,7 @@ from tilewright.runtime.arena import ALIGNMENT, address_of
 from tilewright.runtime.artifact import Artifact, TensorInfo
 from tilewright.runtime.context import Context, Linked, Planned
 from tilewright.runtime.errors import BeyondBufferError, ExecutionError, short_name
-from tilewright.runtime.executor import Executor
+from tilewright.runtime.executor import Executor, keeps_memory
 from tilewright.runtime.guarded import GUARD_ZONES, PAGE
 from tilewright.runtime.guarded.pages import (
     IS_AVAILABLE,
@@ -246,7 +246,8 @@ class GuardedContext(Context):
         self._zones = zones()
         self._buffers = _Buffers(self._zones.memory)
         itself = weakref.ref(self)
-        super().__init__([replace(p, code=_Code(p.code, itself)) for p in programs], *args, **named)
+        zoned = [p if keeps_memory(p.code) else replace(p, code=_Code(p.code, itself)) for p in programs]
+        super().__init__(zoned, *args, **named)
 
     def run_native(self, code: _Code, call: int) -> int:
         """Run a program; results are in the memory of whoever called when this returns."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from tilewright.runtime.artifact import StateInfo, TensorInfo
 from tilewright.runtime.errors import ArtifactError, InputError, OptionError
+from tilewright.runtime.kept.away import bring_home, written
 from tilewright.runtime.kept.reserved import HUGE_PAGE, Reserved
 from tilewright.runtime.kept.shared_pages import PageFile
 from tilewright.runtime.values.dtypes import numpy_dtype
@@ -161,6 +162,7 @@ class StateMemory:
         if value < int(self.arrays[number].reshape(-1)[0]):
             for memory in grown:
                 memory.written_from(max(value, 0))
+        written(self.arrays[number])
         self.arrays[number][...] = value
 
     def memory_of(self, number: int) -> MemoryOfState | None:
@@ -175,6 +177,7 @@ class StateMemory:
         for number, array in enumerate(self.arrays):
             own, its, grows = self.memory_of(number), other.memory_of(number), self.infos[number].grows
             part = other.filled(number)
+            written(array)
             if self._counters[number] >= 0 and own is not None and its is not None:
                 own.copy_from(its, its.first + part.shape[grows], file)
                 continue
@@ -183,6 +186,11 @@ class StateMemory:
 
     def filled(self, number: int) -> np.ndarray:
         """What a state holds, from what is kept up to where it is filled; not a copy."""
+        bring_home(self.arrays[number])
+        return self._part_filled(number)
+
+    def _part_filled(self, number: int) -> np.ndarray:
+        """The same, of which the memory may hold what it did before."""
         counter = self._counters[number]
         count = None if counter < 0 else self.arrays[counter]
         return filled(self.arrays[number], self.infos[number].grows, count, self._memory[number].first)
@@ -191,7 +199,7 @@ class StateMemory:
         """Give the memory behind what is filled back to the operating system."""
         for number, memory in enumerate(self._memory):
             if self._counters[number] >= 0 and self.arrays[number] is memory.array:
-                memory.forget_behind(memory.first + self.filled(number).shape[self.infos[number].grows])
+                memory.forget_behind(memory.first + self._part_filled(number).shape[self.infos[number].grows])
 
 
 def check_going_back(memory: Iterable[MemoryOfState], counter: int) -> None:
@@ -225,6 +233,11 @@ def filled(array: np.ndarray, axis: int, counter: np.ndarray | None, first: int 
 def shape_of(info: TensorInfo) -> tuple[int, ...]:
     """The sizes of a state, which are fixed."""
     return tuple(int(d) for d in info.shape)
+
+
+def bytes_of(info: TensorInfo) -> int:
+    """What a state takes."""
+    return math.prod(shape_of(info)) * numpy_dtype(info.dtype).itemsize
 
 
 def first_value(state: StateInfo, constants: bytes | bytearray | memoryview) -> np.ndarray | None:

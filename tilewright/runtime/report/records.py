@@ -191,7 +191,8 @@ class ScheduleRecord:
 @dataclass(frozen=True, slots=True)
 class KernelCycles:
     """The `calls` of a kernel on a simulated machine: cycles of one call, the unit or queue that is busy in most of
-    them (`bound`), in how many of them each is busy, and the bytes that move along each route (as "global -> l1")."""
+    them (`bound`), in how many of them each is busy, the bytes that move along each route (as "global -> l1"), and the
+    events that are in use between two queues (as "load -> array"), where the machine has a number of them."""
 
     kernel: str
     node: str
@@ -200,6 +201,7 @@ class KernelCycles:
     bound: str
     busy: Mapping[str, float]
     bytes: Mapping[str, int]
+    events: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.runtime.errors import ExecutionError, InputError, TilewrightError, cancelled
+from tilewright.runtime.kept.away import at_home
 from tilewright.runtime.staged.functions.registry import HostFunction, bound
 from tilewright.runtime.staged.native import NativeSteps
 from tilewright.runtime.staged.program import (
@@ -24,6 +25,7 @@ from tilewright.runtime.staged.program import (
     StagedProgram,
     Step,
     TakeBranch,
+    nested,
     steps_within,
 )
 from tilewright.runtime.values.dtypes import numpy_dtype
@@ -48,6 +50,8 @@ class StagedRun:
         self.native = native
         steps = [*steps_within(program.steps)]
         self._functions = {id(s): bound(s.function, s.parameters) for s in steps if isinstance(s, CallHost)}
+        self._handing = [getattr(part, "handing", None) for part in parts]
+        self._made = {id(s): _made_within(s) for s in steps if isinstance(s, RunLoop | TakeBranch)}
         self._loops = program.loops
         self._never = _Deadline(None, self._loops)
         self._whole = _whole(program)
@@ -76,7 +80,7 @@ class StagedRun:
         for number, value in zip(self._program.inputs, inputs, strict=True):
             values[number] = value
         self._steps(self._program.steps, values, deadline)
-        return tuple([values[number] for number in self._program.outputs])
+        return tuple([at_home(values[number]) for number in self._program.outputs])
 
     def _steps(self, steps: Sequence[Step], values: list[Any], deadline: _Deadline) -> None:
         for step in steps:
@@ -97,7 +101,7 @@ class StagedRun:
 
     def _native(self, step: RunNative, values: list[Any], deadline: _Deadline) -> None:
         assert self.native is not None
-        arrays = self.native.fitting(step, [values[number] for number in step.inputs])
+        arrays = self.native.fitting(step, [at_home(values[number]) for number in step.inputs])
         for number, result in zip(step.outputs, self.native.run(step.function, arrays, deadline.look), strict=True):
             values[number] = result
 
@@ -105,18 +109,29 @@ class StagedRun:
         args = [values[number] for number in step.inputs]
         if step.sizes:
             args.append(np.array([_size(s, values) for s in step.sizes], np.int64))
-        for number, result in zip(step.outputs, self._parts[step.part](tuple(args)), strict=True):
+        if (handing := self._handing[step.part]) is not None:
+            results = handing(tuple(args), _freed(step, values), values)
+        else:
+            results = self._parts[step.part](tuple(map(at_home, args)))
+        for number, result in zip(step.outputs, results, strict=True):
             values[number] = result
 
     def _branch(self, step: TakeBranch, values: list[Any], deadline: _Deadline) -> None:
-        way = 0 if values[step.condition].any() else 1
+        way = 0 if at_home(values[step.condition]).any() else 1
         self._steps(step.ways[way], values, deadline)
-        for number, result in zip(step.outputs, step.results[way], strict=True):
-            values[number] = values[result]
+        found = [values[result] for result in step.results[way]]
+        self._forget(step, values)
+        for number, value in zip(step.outputs, found, strict=True):
+            values[number] = value
+
+    def _forget(self, step: Step, values: list[Any]) -> None:
+        """Nobody looks any more at what steps within a step have made."""
+        for number in self._made[id(step)]:
+            values[number] = None
 
     def _loop(self, step: RunLoop, values: list[Any], deadline: _Deadline) -> None:
         limit, condition, *states = [values[n] for n in step.inputs]
-        trips, goes_on, trip = int(limit.reshape(())), bool(condition.any()), 0
+        trips, goes_on, trip = int(at_home(limit).reshape(())), bool(at_home(condition).any()), 0
         rows: list[list[Any]] = [[] for _ in step.row_types]
         while goes_on and trip < trips:
             for number, value in zip(step.arguments, (np.array(trip, np.int64), np.array(True), *states), strict=True):
@@ -124,10 +139,11 @@ class StagedRun:
             deadline.check(step.node, trip)
             self._steps(step.body, values, deadline)
             going, *results = [values[n] for n in step.results]
+            self._forget(step, values)
             states, made = results[: len(states)], results[len(states) :]
             for column, row in zip(rows, made, strict=True):
-                column.append(row)
-            goes_on, trip = bool(going.any()), trip + 1
+                column.append(at_home(row))
+            goes_on, trip = bool(at_home(going).any()), trip + 1
         stacked = [_stacked(column, t, values) for column, t in zip(rows, step.row_types, strict=True)]
         for number, value in zip(step.outputs, (*states, *stacked), strict=True):
             values[number] = value
@@ -195,8 +211,25 @@ class _Deadline:
             )
 
 
+def _made_within(step: RunLoop | TakeBranch) -> tuple[int, ...]:
+    """The numbers of values that are known within a step alone."""
+    own = step.arguments if isinstance(step, RunLoop) else ()
+    inner = [n for within in nested(step) for s in steps_within(within) for n in _given_by(s)]
+    return tuple(dict.fromkeys((*own, *inner)))
+
+
+def _given_by(step: Step) -> tuple[int, ...]:
+    return (*step.outputs, *step.arguments) if isinstance(step, RunLoop) else step.outputs
+
+
+def _freed(step: RunPart, values: list[Any]) -> frozenset[int]:
+    """The identities of arrays that nobody needs after a step."""
+    freed = {id(values[number]) for number in step.frees}
+    return frozenset(freed - {id(value) for number, value in enumerate(values) if number not in step.frees})
+
+
 def _size(size: Size, values: list[Any]) -> int:
-    value = values[size.value]
+    value = at_home(values[size.value]) if size.element else values[size.value]
     return int(value.flat[size.position]) if size.element else int(value.shape[size.position])
 
 
@@ -215,7 +248,7 @@ def _stacked(rows: Sequence[np.ndarray], type: RowType, values: list[Any]) -> np
 
 
 def _call_host(step: CallHost, function: HostFunction, values: list[Any]) -> None:
-    args = [values[n] for n in step.inputs]
+    args = [at_home(values[n]) for n in step.inputs]
     try:
         results = function(*args)
     except TilewrightError:

@@ -25,7 +25,16 @@ from tilewright.loops.edit import buffer_type, extent_of
 from tilewright.loops.machine.capacity import slots_of
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.schedule.cuda.tiles import choose_tile
-from tilewright.schedule.gpu.product import ProductInTiles, nest_in, row_axis, split_tile, stages_of
+from tilewright.schedule.gpu.product import (
+    ProductInTiles,
+    check_depth,
+    nest_in,
+    part_of_depth,
+    row_axis,
+    split_depth,
+    split_tile,
+    stages_of,
+)
 from tilewright.schedule.trace import Schedule
 from tilewright.target.gpu.cuda import OWNED, RUN, SIDE, TILES, Cuda
 from tilewright.target.gpu.webgpu import BAND, GROUP, LAYER, ROW, SHARED, THREAD
@@ -56,12 +65,13 @@ class _Tile:
 
 def _tile(s: Schedule, product: Stage, row: int, machine: Cuda) -> _Tile:
     axes, reduced = ([extent_of(loop) for loop in loops] for loops in (product.axes, product.reduce))
-    if not all(n.is_const and n.value for n in reduced) or 0 in axes:
-        raise ScheduleError("its depth is unknown, or it has no element")
+    depth, *window = reduced
+    check_depth(depth, window)
+    if 0 in axes:
+        raise ScheduleError("it has no element")
     rows, columns = TILES[choose_tile(s, TILES, axes, row, len(axes) - 1, machine)]
-    channels, *window = (n.value for n in reduced)
-    most = max(1, machine.depth // prod(window))
-    return _Tile(rows, columns, max(d for d in range(1, most + 1) if channels % d == 0))
+    most = max(1, machine.depth // prod(n.value for n in window))
+    return _Tile(rows, columns, part_of_depth(depth, window, most))
 
 
 def check_room(s: Schedule, machine: Cuda) -> None:
@@ -108,13 +118,13 @@ class _Nest:
         reduced = nest_in(loops[-1])
         if len(reduced) != len(self.product.reduce):
             raise ScheduleError("its reduced axes are no perfect nest")
-        step = s.split(reduced[0], self.tile.depth)
+        step = split_depth(s, reduced[0], self.tile.depth)
         inner = [step.inner, *reduced[1:]]
         between = [loop for k, loop in enumerate(loops[:-1]) if k != self.row]
         s.reorder(*between, step.outer, loops[self.row], loops[-1], *inner)
         loads = [op for op in inner[-1].walk() if op.name == "load" and op.operands[0].op is None]
         operands = [load.operands[0] for load in loads]
-        fills = [s.cache(value, loops[self.row], space=SHARED, read=0).fill for value in operands]
+        fills = [s.cache(value, loops[self.row], space=SHARED, read=0, zeros=True).fill for value in operands]
         if not fills or not all(fills):
             raise ScheduleError("its operands are no tensors in memory")
         filled = [self._fill(fill) for fill in fills]

@@ -41,7 +41,14 @@ from tilewright.loops.stages import Lowered, Stage
 from tilewright.loops.storage.cache import Cached
 from tilewright.schedule.cuda.product import check_room
 from tilewright.schedule.cuda.tiles import choose_tile
-from tilewright.schedule.gpu.product import ProductInTiles, nest_in, row_axis, split_tile, stages_of
+from tilewright.schedule.gpu.product import (
+    ProductInTiles,
+    nest_in,
+    row_axis,
+    split_depth,
+    split_tile,
+    stages_of,
+)
 from tilewright.schedule.trace import Schedule
 from tilewright.target.gpu.cuda import OWNED, Cuda
 from tilewright.target.gpu.tensor_cores import (
@@ -57,6 +64,7 @@ from tilewright.target.gpu.tensor_cores import (
     WARP,
     WARP_ROW,
     TensorCore,
+    is_deep,
     tensor_core,
 )
 from tilewright.target.gpu.webgpu import BAND, GROUP, LAYER, ROW, SHARED, THREAD
@@ -210,12 +218,18 @@ def _factors(product: Stage) -> list[Op]:
 
 def _tile(s: Schedule, product: Stage, roles: TensorRoles, machine: Cuda) -> TensorTile:
     axes, depth = [extent_of(axis) for axis in product.axes], extent_of(product.reduce[-1])
-    if not depth.is_const or depth.value == 0 or 0 in axes:
-        raise ScheduleError("its depth is unknown, or it has no element")
-    if depth.value % roles.core.depth:
-        raise ScheduleError(f"a depth of {depth} is no multiple of {roles.core.depth}")
+    if depth == 0 or 0 in axes:
+        raise ScheduleError("it has no element")
+    if depth.is_const and not is_deep(depth.value, roles.core.depth):
+        raise ScheduleError(f"a depth of {depth} is much less than the {roles.core.depth} of a tensor core")
     sizes = [(t.rows, t.columns) for t in TILES]
     return TILES[choose_tile(s, sizes, axes, roles.row, roles.column, machine)]
+
+
+def part_of(depth: Sym, most: int, least: int) -> int:
+    """How much of the depth is one part: the most that adds fewest zeros."""
+    whole = {d: -(-depth.value // d) * d for d in (most, least)} if depth.is_const else {most: 0}
+    return min(whole, key=whole.__getitem__)
 
 
 @dataclass(eq=False)
@@ -260,8 +274,7 @@ class TensorNest:
         zeros, loops = parts.before[-count:], parts.after[-count:]
         self.threads(zeros[row], zeros[-1], [axis for k, axis in enumerate(zeros[:-1]) if k != row])
         (reduced,) = nest_in(loops[-1])
-        depth = extent_of(reduced).value
-        step = s.split(reduced, next(d for d in (PART_BYTES // core.bytes, core.depth) if depth % d == 0))
+        step = split_depth(s, reduced, part_of(extent_of(reduced), PART_BYTES // core.bytes, core.depth))
         between = [loop for k, loop in enumerate(loops[:-1]) if k != row]
         s.reorder(*between, step.outer, loops[-1], step.inner, loops[row])
         loads = [op for op in loops[row].walk() if op.name == "load" and op.operands[0].op is None]
@@ -275,7 +288,7 @@ class TensorNest:
                     s.reorder(*made.fill)
                 shared.append(Cached(s.set_space(made.buffer, SHARED), made.fill))
             else:
-                shared.append(s.cache(load.operands[0], loops[-1], space=SHARED, read=0))
+                shared.append(s.cache(load.operands[0], loops[-1], space=SHARED, read=0, zeros=True))
         self.multiply(loops[row], loops[-1], step.inner, [each.buffer for each in shared])
         if all(map(moves_by_pieces, shared)) and extent_of(step.outer) != 1:
             for each in shared:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from tilewright.cost.data_movement import leaves_lanes_idle
 from tilewright.cost.gemm.cost_model import Decision
-from tilewright.cost.gemm.panels import loops_around_groups
+from tilewright.cost.gemm.panels import LINES_OF_NARROW_WEIGHTS, loops_around_groups
 from tilewright.cost.gemm.register_tile import (
     Tile,
     holds_sums_of_groups,
@@ -292,7 +292,7 @@ def tile_whole_depth(s: Schedule, plan: GemmPlan, target: Target) -> None:
         skip_padding(s, sums.add)
     read_once = tiled.is_one and bool(plan.weights)
     if not (read_once and step.parent is not None and _waits_for_weights(s, step, plan.decision.tile.rows)):
-        prefetch_panels(s, step, tiled.parts[0].outer, target, read_once=read_once)
+        prefetch_panels(s, step, tiled.parts[0].outer, target, once=LINES_OF_NARROW_WEIGHTS if read_once else 0)
 
 
 def _waits_for_weights(s: Schedule, step: Op, rows: int) -> bool:

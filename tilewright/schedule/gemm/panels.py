@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from math import prod
 
 from tilewright.cost.gemm.panels import (
-    LINES_OF_NARROW_WEIGHTS,
     PREFETCHED_LINES,
     ColumnReads,
     copies_columns,
@@ -315,7 +314,7 @@ def _bytes_of_step(load: Op, reduction: Sequence[Op]) -> int | None:
 
 
 def prefetch_panels(
-    s: Schedule, reduction: Op, around: Sequence[Op], target: Target, *, read_once: bool = False
+    s: Schedule, reduction: Op, around: Sequence[Op], target: Target, *, once: int = 0
 ) -> None:
     """Bring packed operands from memory into L2 before they are needed. `reduction` is the loop that reads a panel of
     them (what it became, where deep sums are added up in blocks).
@@ -323,7 +322,7 @@ def prefetch_panels(
     While one panel is used for several tiles of rows, the next one comes, as slowly as memory delivers it. Of a panel
     that is read once, what later steps read comes: rows that multiply in bursts outrun the hardware's own guesses. With
     one row alone there is hardly any work that memory could be late for, unless that makes floats of what it reads:
-    panels of narrow weights that few rows `read_once` are asked for as well.
+    panels of narrow weights that few rows read `once` are asked for as well, so many lines ahead.
 
     But not where codes of whole bytes are multiplied as they are, which is for the caller to know: a token of 110
     million weights of 8 bits takes 3.59 ms with requests and 3.29 without, of 4 bits, which are taken apart, 2.5 and
@@ -338,12 +337,12 @@ def prefetch_panels(
         moving = [o for o in around if o.parent is not None and stride_in(load, loop_var(o)) != 0]
         if not moving or operand in asked:
             continue
-        if not read_once and not is_prefetched(bytes_of(operand), target):
+        if not once and not is_prefetched(bytes_of(operand), target):
             continue  # narrow weights of one product are few bytes, those of all of them come from memory
         depth = [o for o in enclosing_loops(load) if kind_of(o) == "serial"][-1]
         try:
-            if read_once:
-                _ask_for_later_steps(s, load, _moving_it(load) or depth, lines=LINES_OF_NARROW_WEIGHTS)
+            if once:
+                _ask_for_later_steps(s, load, _moving_it(load) or depth, lines=once)
             elif _is_read_again(load, moving[-1], "serial"):
                 asked.add(operand)
                 _in_long_steps(s, depth)

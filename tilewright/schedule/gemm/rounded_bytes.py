@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tilewright.cost.gemm.panels import lines_of_narrow_weights
 from tilewright.cost.gemm.register_tile import MOST_FEW, columns_of_byte_panel, tile_of_bytes
 from tilewright.cost.narrow_products import rounding_gains
 from tilewright.cost.narrow_weights import group_of_rounding, share_of_bytes
@@ -94,6 +95,16 @@ class RoundedBytes(Strategy):
 
     def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:
         schedule_bytes(s, lowered, target)
+
+
+def share_of_region(region: Op, bits: int, target: Target) -> float | None:
+    """The time of the products of a region whose rows are rounded to so many bits, in that of products of floats; None
+    where they are not rounded to bytes."""
+    dot = _dot(target)
+    if not bits or dot is None or not multiplies_computed(region):
+        return None
+    share = share_of_bytes(dot, target, pieces=bits // 8)
+    return share if rounding_gains(share_of_bytes(dot, target)) else None
 
 
 def _dot(target: Target) -> Dot | None:
@@ -255,7 +266,8 @@ def _sum_groups(
         elif fields.shared or not tiled.is_one:  # one row or two multiply whole bytes as they come
             step = sums.add.outer[-len(terms.reduce)]
             read = over if step.parent is None else step
-            prefetch_panels(s, read, tiled.parts[0].outer, target, read_once=tiled.is_one)
+            lines = lines_of_narrow_weights(pieces, target) if tiled.is_one else 0
+            prefetch_panels(s, read, tiled.parts[0].outer, target, once=lines)
         if not tiled.is_one:  # a loop of few steps ends before the next group's products begin
             unroll_all(s, sums.add.outer[-len(terms.reduce) :])
 

@@ -15,6 +15,7 @@ number of channels for convolutions, whose windows stay whole.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -129,6 +130,32 @@ def split_tile(s: Schedule, row: Op, column: Op, rows: int, columns: int) -> tup
     return first, s.split(column, columns, tail="overlap" if is_whole else "guard")
 
 
+def check_depth(depth: Sym, window: Sequence[Sym]) -> None:
+    """ScheduleError where it is not known how much is one part of a sum."""
+    if not all(n.is_const and n.value for n in window) or depth == 0:
+        raise ScheduleError("its window is unknown, or it has no element")
+    if window and not depth.is_const:
+        raise ScheduleError("the channels of its windows are unknown")
+
+
+def part_of_depth(depth: Sym, window: Sequence[Sym], most: int) -> int:
+    """How much of the depth is one part: a divisor, or, where all of these are small, and of an unknown depth, what is
+    most, with zeros at the end."""
+    if not depth.is_const:
+        return most
+    found = _divisor(depth.value, most)
+    return found if window or 2 * found > most or found == depth.value else min(most, depth.value)
+
+
+def split_depth(s: Schedule, reduced: Op, part: int) -> Split:
+    """The loops over the parts of a sum and within them. Where these are no whole ones, zeros are added."""
+    is_whole = extent_of(reduced) % part == 0
+    step = s.split(reduced, part)
+    if not is_whole:
+        s.pad_reduction(step.inner)
+    return step
+
+
 def row_axis(product: Stage) -> int:
     """The last axis that the operand with the last axis has not."""
     variables = [loop_var(axis) for axis in product.axes]
@@ -149,8 +176,7 @@ def _tile(s: Schedule, product: Stage, row: int, machine: Gpu) -> _Tile:
     extents = [extent_of(axis) for axis in (*product.axes, *product.reduce)]
     depth = extents[len(product.axes)]
     window = extents[len(product.axes) + 1 :]
-    if not depth.is_const or not all(n.is_const for n in window) or 0 in (n.value for n in (depth, *window)):
-        raise ScheduleError("its depth is unknown, or it has no element")
+    check_depth(depth, window)
     m, n = extents[row], extents[len(product.axes) - 1]
     rows, columns = (_of_axis(n, machine.tile) for n in (m, n))
     if rows * columns < machine.alone:
@@ -159,7 +185,7 @@ def _tile(s: Schedule, product: Stage, row: int, machine: Gpu) -> _Tile:
         if not s.at_least(extent, size, of_few=True):
             raise ScheduleError(f"{extent} may be less than a tile of {size}")
     most = max(1, machine.depth // prod(n.value for n in window))
-    return _Tile(rows, columns, *own_of(rows, columns, machine), _divisor(depth.value, most))
+    return _Tile(rows, columns, *own_of(rows, columns, machine), part_of_depth(depth, window, most))
 
 
 def _of_axis(extent: Sym, most: int) -> int:
@@ -198,7 +224,7 @@ def _sum(s: Schedule, nest: Op, product: Stage, row: int, tile: _Tile) -> None:
     reduced = nest_in(loops[-1])
     if len(reduced) != len(product.reduce):
         raise ScheduleError("its reduced axes are no perfect nest")
-    step = s.split(reduced[0], tile.depth)
+    step = split_depth(s, reduced[0], tile.depth)
     rows, columns = s.split(loops[row], tile.own_rows), s.split(loops[-1], tile.own_columns)
     inner = [step.inner, *reduced[1:]]
     between = [loop for k, loop in enumerate(loops[:-1]) if k != row]
@@ -209,7 +235,7 @@ def _sum(s: Schedule, nest: Op, product: Stage, row: int, tile: _Tile) -> None:
             operands[op.operands[0]] = None
         elif op.name == "store":
             result = op.operands[1]
-    fills = [s.cache(value, rows.outer, space=SHARED).fill for value in operands]
+    fills = [s.cache(value, rows.outer, space=SHARED, zeros=True).fill for value in operands]
     own = s.cache(result, inner[0], space=REGISTERS)
     for axis in (*own.fill, rows.inner, columns.inner, *own.drain):
         s.unroll(axis)

@@ -27,6 +27,8 @@ COPY_BYTES = 16
 
 FLOAT_DEPTH = 16
 """Products of 16-bit floats that one instruction adds up for each sum."""
+MOST_PADDED = 2
+"""How many times as many products, with those of zeros, are worth a tensor core."""
 PART_BYTES = 64
 """Bytes of a row of an operand that come into shared memory at a time, or half of them: two parts of each operand of
 the largest tile, and what is between their rows, take 37 of the 48 KB that a group has without asking for more."""
@@ -128,3 +130,8 @@ def tensor_core(
 ) -> TensorCore | None:
     """The one for operands of two dtypes and sums of a third."""
     return next((c for c in cores if (c.operands, c.operands, c.sums) == (left, right, sums)), None)
+
+
+def is_deep(depth: int, multiple: int) -> bool:
+    """Whether a sum of so many products may have zeros added to be of multiples of the depth of a tensor core."""
+    return 0 < -(-depth // multiple) * multiple <= MOST_PADDED * depth

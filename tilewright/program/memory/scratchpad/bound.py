@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from tilewright.program.memory.ordering.tasks import members
 from tilewright.program.memory.scratchpad.overlap import most_beside
 from tilewright.program.memory.scratchpad.problem import Operation, ScratchpadProblem
+from tilewright.program.memory.scratchpad.windows import least_idle
 
 
 def least_cycles(problem: ScratchpadProblem) -> int:
@@ -61,9 +62,13 @@ def _stores_of(problem: ScratchpadProblem, op: Operation) -> int:
 
 def _of_operations(problem: ScratchpadProblem) -> int:
     first = min(_loads_of(problem, op) for n, op in enumerate(problem.operations) if not problem.before[n])
+    return first + sum(op.cycles for op in problem.operations) + _last_store(problem)
+
+
+def _last_store(problem: ScratchpadProblem) -> int:
+    """The cycles of stores behind whichever operation is the last."""
     followed = {n for before in problem.before for n in before}
-    last = min(_stores_of(problem, op) for n, op in enumerate(problem.operations) if n not in followed)
-    return first + sum(op.cycles for op in problem.operations) + last
+    return min(_stores_of(problem, op) for n, op in enumerate(problem.operations) if n not in followed)
 
 
 def _of_stores(problem: ScratchpadProblem) -> int:
@@ -101,26 +106,31 @@ nothing overlaps."""
 
 
 def _of_overlap(problem: ScratchpadProblem) -> int:
-    """All operations, and what cannot run beside them of one load of each tensor, the last before it is first read.
-    None runs beside an operation that leaves no room for it, nor beside one that waits for all readers of the tensor,
-    nor beside one before an operation that leaves no room for it and that all its readers wait for."""
-    loads = [(t, bits) for t, bits in beside(problem).items() if problem.bytes_of(t)]
-    cycles = [problem.load_cycles(t) for t, _ in loads]
+    """All operations, and what cannot run beside them of one load of each tensor, the last before it is first read:
+    of all together, and between operations that all others are before or behind (`windows`), where the last result is
+    stored besides. None runs beside an operation that leaves no room for it, nor beside one that waits for all readers
+    of the tensor, nor beside one before an operation that leaves no room for it and that all its readers wait for."""
+    loads = {t: bits for t, bits in beside(problem).items() if problem.bytes_of(t)}
+    cycles = [problem.load_cycles(t) for t in loads]
     total = sum(op.cycles for op in problem.operations)
     if len(loads) * len(problem.operations) > MOST_PAIRS:
-        return total + sum(c for c, (_, bits) in zip(cycles, loads, strict=True) if not bits)
+        return total + sum(c for c, bits in zip(cycles, loads.values(), strict=True) if not bits)
     after, ahead = _followers(problem), [sum(1 << k for k in ops) for ops, _ in waits_of(problem)]
     every = (1 << len(problem.operations)) - 1
-    allowed = []
-    for t, bits in loads:
+    allowed: dict[int, int] = {}
+    for t, bits in loads.items():
         late = early = every
         for n in problem.readers[t]:
             late &= after[n]
             early &= ahead[n] & ~(1 << n)
         for m in members(early & ~bits):  # it would lie there when m runs
             bits &= ~ahead[m]
-        allowed.append(members(bits & ~late))
-    return total + sum(cycles) - most_beside(cycles, [op.cycles for op in problem.operations], allowed)
+        allowed[t] = bits & ~late
+    operations = [op.cycles for op in problem.operations]
+    alone = sum(cycles) - most_beside(cycles, operations, [members(bits) for bits in allowed.values()])
+    before = [bits & ~(1 << n) for n, bits in enumerate(ahead)]
+    still = least_idle(problem, before, after, allowed) + _last_store(problem)
+    return total + max(alone, still)
 
 
 def _followers(problem: ScratchpadProblem) -> list[int]:

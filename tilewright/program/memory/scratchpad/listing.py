@@ -9,7 +9,7 @@ virtual-storage computer", 1966), at the least cycles of stores and loads.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.program.memory.scratchpad.problem import Operation, ScratchpadProblem
@@ -33,16 +33,37 @@ class _Resident:
 _Saved = tuple[int, dict[int, _Resident], dict[int, int], list[tuple[int, int, int]], tuple[int, int, int]]
 
 
-def list_actions(problem: ScratchpadProblem, order: Sequence[int], ahead: int = 0) -> tuple[Action, ...]:
+def list_actions(
+    problem: ScratchpadProblem,
+    order: Sequence[int],
+    ahead: int = 0,
+    high: Container[int] = (),
+    early: Container[int] = (),
+) -> tuple[Action, ...]:
     """A schedule with the operations in this order. Where what the next operation reads has no room beside one, what
-    the `ahead` operations behind it read may come meanwhile."""
-    return _Listing(problem, order, ahead).run()
+    the `ahead` operations behind it read may come meanwhile. Tensors in `high` lie at the highest addresses that are
+    free when they come, others at the lowest: so the bytes between stay in one piece. Those in `early` come before what
+    operations read that run before their readers, as soon as there is room for them beside these."""
+    return _Listing(problem, order, ahead, high, early).run()
+
+
+EARLY = 16
+"""Operations before the first reader of a tensor, at most, behind which it comes early."""
 
 
 class _Listing:
-    def __init__(self, problem: ScratchpadProblem, order: Sequence[int], ahead: int = 0) -> None:
+    def __init__(
+        self,
+        problem: ScratchpadProblem,
+        order: Sequence[int],
+        ahead: int = 0,
+        high: Container[int] = (),
+        early: Container[int] = (),
+    ) -> None:
         self.problem = problem
         self.ahead = ahead
+        self.high = high
+        self.early = early
         self.order = order
         at = {n: k for k, n in enumerate(order)}
         self.reads = [sorted(at[n] for n in readers) for readers in problem.readers]
@@ -50,7 +71,8 @@ class _Listing:
         self.actions: list[Action] = []
         self.resident: dict[int, _Resident] = {}
         self.outside = {n: 0 for n, t in enumerate(problem.tensors) if t.given}  # since when the large memory has them
-        self.freed: list[tuple[int, int, int]] = [(0, problem.capacity, 0)]  # free bytes, and since when
+        whole = problem.capacity // problem.align * problem.align
+        self.freed: list[tuple[int, int, int]] = [(0, whole, 0)]  # free bytes, and since when
         self.load = self.compute = self.store = 0
         self.step = 0
         self.fixed: dict[int, int] = {}  # addresses that were chosen beforehand
@@ -90,6 +112,8 @@ class _Listing:
         for t in op.writes:
             if t in self.wanted:
                 self._store(t)
+        if self.early:
+            self._load_early()
         if self.ahead:
             self._load_ahead()
         for t in needed:
@@ -99,17 +123,26 @@ class _Listing:
     def _load_ahead(self) -> None:
         """Loads for later operations that end while this one runs, in bytes that are free and that none before them
         needs."""
-        following = self.order[self.step + 1 : self.step + 2 + self.ahead]
-        reads = [t for n in following for t in self.problem.operations[n].reads]
-        for t in dict.fromkeys(reads):
-            if t in self.resident or t not in self.outside:
-                continue
+        for t in self._outside_for(self.ahead):
             gap = min(self._gaps(self.problem.bytes_of(t)), default=None)
             start = max(self.load, self.outside[t], 0 if gap is None else gap[0])
             if gap is None or start + self.problem.load_cycles(t) > self.compute:
                 continue
             if self._leaves_room(t, self._next_read(t, self.step + 1)):
                 self._load(t, set())
+
+    def _load_early(self) -> None:
+        """Loads of what comes early, in bytes that are free or become free."""
+        for t in self._outside_for(EARLY):
+            has_gap = t in self.early and self._gap(t, self.problem.bytes_of(t)) is not None
+            if has_gap and self._leaves_room(t, self._next_read(t, self.step + 1)):
+                self._load(t, set())
+
+    def _outside_for(self, ahead: int) -> list[int]:
+        """What the next operation and so many behind it read, and has to be loaded."""
+        following = self.order[self.step + 1 : self.step + 2 + ahead]
+        reads = dict.fromkeys(t for n in following for t in self.problem.operations[n].reads)
+        return [t for t in reads if t in self.outside and t not in self.resident]
 
     def _leaves_room(self, t: int, until: int) -> bool:
         """Whether all operations before a step have room beside a tensor and what is there and is read later."""
@@ -183,15 +216,20 @@ class _Listing:
             return offset, max((since for a, b, since in self.freed if a < offset + size and offset < b), default=0)
         if not size:
             return 0, 0
-        found = min(self._gaps(size), default=None)
+        found = self._gap(t, size)
         if found is None:
             for victim in self._victims(size, needed):
                 self._leave(victim)
-            found = min(self._gaps(size), default=None)
+            found = self._gap(t, size)
         if found is None:
             raise NoRoom
-        since, _, offset = found
-        return offset, since
+        return found
+
+    def _gap(self, t: int, size: int) -> tuple[int, int] | None:
+        """Where the bytes are free first: in the tightest gap, at the side that a tensor prefers."""
+        side = -1 if t in self.high else 1
+        found = min(((since, more, side * offset) for since, more, offset in self._gaps(size)), default=None)
+        return None if found is None else (side * found[2], found[0])
 
     def _gaps(self, size: int) -> Iterator[tuple[int, int, int]]:
         """Places of `size` free bytes: since when they are free, by how much the gap is larger, and the address."""
@@ -214,7 +252,7 @@ class _Listing:
         best: tuple[float, list[int]] | None = None
         for start in {0, *(b for _, b, _ in ranges), *(a for a, _, _ in ranges)}:
             end = start + size
-            if end > self.problem.capacity:
+            if end > self.problem.capacity // self.problem.align * self.problem.align:
                 continue
             inside = [t for a, b, t in ranges if a < end and start < b]
             if not needed.isdisjoint(inside):

@@ -7,4 +7,5 @@ from tilewright.runtime.staged.functions import positions as positions
 from tilewright.runtime.staged.functions import sequences as sequences
 from tilewright.runtime.staged.functions import text as text
 from tilewright.runtime.staged.functions.registry import FUNCTIONS as FUNCTIONS
+from tilewright.runtime.staged.functions.registry import HANDS_ON as HANDS_ON
 from tilewright.runtime.staged.functions.registry import bound as bound

@@ -15,6 +15,17 @@ FUNCTIONS: dict[str, Callable[..., HostFunction]] = {}
 tuple of results."""
 
 
+HANDS_ON: set[str] = set()
+"""Functions whose results may be what they are given, or hold it, as a list holds its elements. Those of others share
+no memory with it."""
+
+
+def hands_on(function: HostFunction) -> HostFunction:
+    """Note that results of a function may be what it is given, or hold it."""
+    HANDS_ON.add(function.__name__)
+    return function
+
+
 def host_function(function: HostFunction) -> HostFunction:
     """Register a function under its name, which takes operands and, by name, parameters."""
     FUNCTIONS[function.__name__] = lambda **parameters: partial(function, **parameters)

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.runtime.staged.functions.registry import host_function
+from tilewright.runtime.staged.functions.registry import hands_on, host_function
 
 
+@hands_on
 @host_function
 def sequence(*elements: Any) -> tuple[list[Any]]:
     return (list(elements),)
@@ -28,11 +29,13 @@ def _place(given: list[Any], position: np.ndarray, beyond: int = 0) -> int:
     return place + size if place < 0 else place
 
 
+@hands_on
 @host_function
 def sequence_at(given: list[Any], position: np.ndarray) -> tuple[Any]:
     return (given[_place(given, position)],)
 
 
+@hands_on
 @host_function
 def sequence_insert(given: list[Any], element: Any, position: np.ndarray | None = None) -> tuple[list[Any]]:
     """The list with an element more, by default at its end."""
@@ -40,6 +43,7 @@ def sequence_insert(given: list[Any], element: Any, position: np.ndarray | None 
     return ([*given[:place], element, *given[place:]],)
 
 
+@hands_on
 @host_function
 def sequence_erase(given: list[Any], position: np.ndarray | None = None) -> tuple[list[Any]]:
     """The list with an element less, by default the last."""
@@ -74,6 +78,7 @@ def split_to_sequence(
     return ([np.array(p if keeps_axis else p.squeeze(axis), order="C") for p in pieces],)
 
 
+@hands_on
 @host_function
 def optional(value: Any = None) -> tuple[Any]:
     return (value,)
@@ -84,8 +89,19 @@ def optional_has_element(given: Any) -> tuple[np.ndarray]:
     return (np.array(given is not None),)
 
 
+@hands_on
 @host_function
 def optional_get_element(given: Any) -> tuple[Any]:
     if given is None:
         raise ValueError("the optional has no value")
     return (given,)
+
+
+@host_function
+def copied(given: Any) -> tuple[Any]:
+    """An array, or a list of such, in memory of its own."""
+    return (_copied(given),)
+
+
+def _copied(given: Any) -> Any:
+    return [_copied(element) for element in given] if isinstance(given, list) else given.copy()

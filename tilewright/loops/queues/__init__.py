@@ -1,0 +1,1 @@
+"""What a machine with queues asks of a scheduled kernel."""
