@@ -62,6 +62,12 @@ def test_what_templates_use(text: str, expected: str) -> None:
     assert rendered(text, extra=5) == expected
 
 
+def test_what_is_made_as_it_is_used_may_be_as_much_as_a_value() -> None:
+    assert rendered("{{ range(3) | map('string') | map('center', 3) | list | join('|') }}") == " 0 | 1 | 2 "
+    assert rendered("{{ '-'.join(range(2) | map('string')) }}") == "0-1"
+    assert rendered("{{ range(99) | map('center', 100000) | map('length') | sum }}") == "9900000"
+
+
 def test_templates_know_the_day() -> None:
     before = datetime.date.today()
     assert before.isoformat() <= rendered("{{ strftime_now('%Y-%m-%d') }}") <= datetime.date.today().isoformat()
@@ -141,6 +147,9 @@ HOSTILE = {
     TWICE.replace("STEP", "{% set ns.x = [ns.x, ns.x] %}"): "longer than 0.3 seconds|more than 16777216",
     TWICE.replace("STEP", "{% set ns.x = {'a': ns.x, 'b': ns.x} %}"): "longer than 0.3 seconds|more than 16777216",
     "{% for i in range(100000) %}{{ 'a' * 100000 }}{% endfor %}": "longer than 0.3 seconds|writes more than",
+    "{{ range(100000) | map('center', 100000) | list | length }}": "a value of more than 16777216 characters",
+    "{{ range(100000) | map('center', 100000) | sort | length }}": "a value of more than 16777216 characters",
+    "{{ ''.join(range(100000) | map('center', 100000)) | length }}": "a value of more than 16777216 characters",
     "{{ ''.__class__.__mro__ }}": "access to attribute '__class__' of 'str' object is unsafe",
     "{{ messages.append(1) }}": "'append' of 'list' object is unsafe",
     "{{ range(10 ** 9) | list }}": "Range too big",

@@ -4,7 +4,7 @@ The sandbox keeps templates away from Python; it does not keep them from computi
 for which a few characters suffice. Python's own tracing ends what runs too long, as far as Python's own instructions
 go. A single operation of C is out of its reach; so no value may become large: each text, number, list or tuple that an
 expression makes is looked at, by its size with all that is in it, and operations that would make a large one at once
-are refused by their operands.
+are refused by their operands. What is made as it is used (a generator) is counted as far as it was given to something.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import update_wrapper
-from types import BuiltinMethodType, FrameType
+from types import BuiltinMethodType, FrameType, GeneratorType
 from typing import Any, ClassVar, TypeVar
 
 import jinja2.nodes
@@ -109,7 +109,7 @@ class GuardedEnvironment(ImmutableSandboxedEnvironment):
 
         def guarded(*args: Any, **kwargs: Any) -> Any:
             self._check_operands(name, args, kwargs)
-            return self.checked(function(*args, **kwargs))
+            return self.checked(function(*map(self._counted, args), **kwargs))
 
         # what jinja2 passes to it (a context, say) is an attribute of the function
         self.filters[name] = update_wrapper(guarded, function)
@@ -118,6 +118,16 @@ class GuardedEnvironment(ImmutableSandboxedEnvironment):
         """The value; LimitError where it is too large. What is made as it is used (a generator) is looked at then."""
         _Budget(self.most).take(value)
         return value
+
+    def _counted(self, value: Any) -> Any:
+        """What is made as it is used (by the filter `map`, say), looked at piece by piece, as it may be kept."""
+        return self._pieces(value) if isinstance(value, GeneratorType) else value
+
+    def _pieces(self, value: Iterable[T]) -> Iterator[T]:
+        budget = _Budget(self.most)
+        for piece in value:
+            budget.take(piece)
+            yield piece
 
     def joined(self, parts: Iterable[Any]) -> str:
         """What the operator ~ makes."""
@@ -142,7 +152,7 @@ class GuardedEnvironment(ImmutableSandboxedEnvironment):
             __self._check_operands(name, operands, kwargs)
         elif isinstance(__obj, BuiltinMethodType):
             __self._check_operands("", args, kwargs)
-        return __self.checked(super().call(__context, __obj, *args, **kwargs))
+        return __self.checked(super().call(__context, __obj, *map(__self._counted, args), **kwargs))
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         found = super().wrap_str_format(value)
