@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 import tilewright
 from tests.loops.interleave import run_interleaved
 from tests.machines.fake_cuda import FakeCuda
+from tests.machines.networks import Network
 from tests.machines.test_cuda import TARGET, driver, fake
 from tests.machines.test_webgpu import gpu, model
 from tilewright import Session
@@ -126,3 +128,16 @@ def test_a_version_that_does_not_run_has_no_groups() -> None:
     phases, n = phases_of(func) or [], func.dims[0]
     groups = [phase.groups((n, n, n))[0] for phase in phases]
     assert [[g.evaluate({"n": k}) for g in groups] for k in (3, 4)] == [[0, 3], [4, 0]]
+
+
+def test_tiles_are_smaller_where_windows_have_no_room(tmp_path: Path) -> None:
+    """Of 28 rows of 16 channels in windows of 3 x 3, and the filters, 16,768 bytes would be in shared memory."""
+    net = Network()
+    y = net.node("Conv", "x", net.weight(64, 64, 3, 3), pads=[1] * 4)
+    net.node("Relu", y, out=["y"])
+    type = TensorProto.FLOAT, [1, 64, 28, 28]
+    options = Options(target="webgpu")
+    source = net.model("conv", {"x": type}, {"y": type})
+    texts = programs(source, "loops", options=options, session=Session(folder=tmp_path))
+    (conv,) = [loops for name, loops in texts.items() if "conv" in name]
+    assert conv.count("shared f32[") == 3 and "shared f32[1, 1, 3, 16, 16]" in conv

@@ -6,7 +6,7 @@ from tilewright.loops.edit import buffer_type, enclosing_loops, extent_of, kind_
 from tilewright.loops.stages import Lowered
 from tilewright.schedule.cuda.product import CudaProduct, check_room
 from tilewright.schedule.cuda.tensor_product import TensorProduct
-from tilewright.schedule.gpu.product import GpuProduct
+from tilewright.schedule.gpu.product import GpuHalfProduct, GpuProduct
 from tilewright.schedule.gpu.strategies import STRATEGIES as GPU_STRATEGIES
 from tilewright.schedule.strategy import Strategy
 from tilewright.schedule.trace import Schedule
@@ -41,6 +41,9 @@ def unroll_arrays(s: Schedule) -> None:
 
 STRATEGIES: tuple[Strategy, ...] = (
     TensorProduct(), CudaProduct(),
-    *(CudaSmallProduct() if isinstance(each, GpuProduct) else each for each in GPU_STRATEGIES),
+    *(
+        CudaSmallProduct() if isinstance(each, GpuProduct) else each
+        for each in GPU_STRATEGIES if not isinstance(each, GpuHalfProduct)
+    ),
 )  # fmt: skip
 """In the order in which they are asked."""

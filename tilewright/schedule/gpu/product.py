@@ -16,7 +16,7 @@ number of channels for convolutions, whose windows stay whole.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from tilewright.graph.fusion.strategy import Join, Match
@@ -25,6 +25,7 @@ from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.sym import Sym
 from tilewright.loops.edit import body_of, extent_of, is_loop, loop_var
+from tilewright.loops.machine.capacity import slots_of
 from tilewright.loops.order.split import Split
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.schedule.gemm.contraction import Contraction
@@ -77,10 +78,22 @@ class GpuProduct(ProductInTiles):
     name = "gpu_product"
     kind = "gpu"
     respecialize_remainder = True
+    part = 1
+    """Tiles are of such a part of the rows and columns that they may have."""
 
     def schedule(self, s: Schedule, lowered: Lowered, target: Gpu) -> None:
         product, rest = stages_of(lowered)
-        _schedule(s, product, rest[0].axes if rest else [], target)
+        _schedule(s, product, rest[0].axes if rest else [], replace(target, tile=target.tile // self.part))
+        found = slots_of(s.func, target)
+        if isinstance(found, tuple):
+            raise ScheduleError(found[0])
+
+
+class GpuHalfProduct(GpuProduct):
+    """Smaller tiles, where the windows of larger ones have no room in shared memory."""
+
+    name = "gpu_half_product"
+    part = 2
 
 
 @dataclass(frozen=True)

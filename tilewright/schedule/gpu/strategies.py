@@ -7,7 +7,7 @@ from tilewright.graph.fusion.strategy import Match
 from tilewright.ir.core import Op
 from tilewright.ir.rewrite import NoMatch
 from tilewright.loops.stages import Lowered
-from tilewright.schedule.gpu.product import GpuContraction, GpuProduct
+from tilewright.schedule.gpu.product import GpuContraction, GpuHalfProduct, GpuProduct
 from tilewright.schedule.gpu.rows import GpuRows
 from tilewright.schedule.gpu.steps import schedule_grids, schedule_nests, schedule_serial
 from tilewright.schedule.maps.elementwise import Elementwise
@@ -86,7 +86,7 @@ class GpuSerial(Strategy):
 
 
 STRATEGIES: tuple[Strategy, ...] = (
-    GpuOpaque(), GpuProduct(), GpuContraction(), GpuReduction(), GpuRows(), GpuRowReduction(), GpuElementwise(),
-    GpuSerial(),
+    GpuOpaque(), GpuProduct(), GpuHalfProduct(), GpuContraction(), GpuReduction(), GpuRows(), GpuRowReduction(),
+    GpuElementwise(), GpuSerial(),
 )  # fmt: skip
 """Those for GPUs, in the order in which they are asked."""
