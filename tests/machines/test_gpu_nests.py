@@ -34,6 +34,7 @@ from tilewright.loops.edit import extent_of, is_loop
 from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.machine.rules import machine_spec
 from tilewright.ops import index as ix
+from tilewright.ops.linalg import lu_factor
 from tilewright.options import Options
 from tilewright.passes import PassContext
 from tilewright.schedule.sharing.kernels import schedule_regions
@@ -102,7 +103,8 @@ def test_updates_of_one_place_stay_in_order(seed: int) -> None:
     places = np.stack([rng.integers(0, n, count) for n in shape[:depth]], axis=-1)
     reduction = str(rng.choice(["none", "add"]))
     func = kernel([x, places, updates], lambda *v: ix.scatter_nd(*v, reduction=reduction))
-    assert groups(func) == [ceil(prod(s) / 64) for s in (shape, shape[depth:])]
+    is_shared = prod(shape[depth:]) > 1 or count == 1
+    assert groups(func) == ([ceil(prod(s) / 64) for s in (shape, shape[depth:])] if is_shared else [])
     found = np.zeros_like(x)
     run_interleaved(func, [x, places, updates, found], {}, random.Random(seed))
     np.testing.assert_array_equal(found, scattered(x, places, updates, reduction))
@@ -114,6 +116,12 @@ def test_updates_that_may_meet_in_any_axis_are_one_threads() -> None:
 
 
 BF16 = ml_dtypes.bfloat16
+def test_what_one_thread_would_do_alone_is_known_as_such() -> None:
+    """A kernel in which threads share something is not taken for one that a CPU had better compute."""
+    assert groups(kernel([np.eye(9, dtype=np.float32)], lambda x: lu_factor(x)[0])) == []
+    assert groups(kernel([np.stack([np.eye(9, dtype=np.float32)] * 3)], lambda x: lu_factor(x)[0])) == [1]
+
+
 DTYPES = {"float": np.float32, "float16": np.float16, "bfloat16": BF16, "int8": np.int8, "int64": np.int64}
 ROWS_PUT = "g ({t}[k,3,n] x, int64[m,1] at, {t}[m,3,n] u) => ({t}[k,3,n] y) {{ y = ScatterND(x, at, u) }}"
 SIZES = ((4, 10, 3), (1, 1, 1), (5, 0, 2), (3, 43, 0), (2, 64, 5))

@@ -71,6 +71,9 @@ def _share_nest(s: Schedule, nest: Sequence[Op], machine: Gpu) -> None:
     axes = [loop for loop in independent if extent_of(loop) != 0] or independent[:1]
     if not axes:
         raise ScheduleError("a nest of its loops has none of which all iterations are independent")
+    rest = [loop for loop in nest[0].walk() if is_loop(loop) and loop not in axes]
+    if all(extent_of(loop) == 1 for loop in axes) and any(extent_of(loop) != 1 for loop in rest):
+        raise ScheduleError("one thread would go through all of a nest of its loops")  # a CPU may do that instead
     for op in [op for op in nest[0].walk() if op.name == "alloc"]:
         if not buffer_type(op.result).size.is_const:
             raise ScheduleError("what a thread keeps has no known size")
