@@ -15,8 +15,12 @@ offer_both()
 @pytest.fixture(params=NAMES)
 def driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Models for WebGPU run on this driver."""
+    yield from on_driver(request.param, monkeypatch)
+
+
+def on_driver(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """While this goes on, models for WebGPU run on a driver."""
     pytest.importorskip("wgpu")
-    name: str = request.param
     if not file_of(name):
         pytest.skip(f"{name} is not installed")
     monkeypatch.setenv(ADAPTER, NAMES[name])

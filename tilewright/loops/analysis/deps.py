@@ -132,12 +132,12 @@ def separated(a: Access, b: Access, band: Sequence[Op], outer: Ranges) -> set[Op
 
 def _told_apart(a: Access, b: Access, band: Sequence[Op], outer: Ranges) -> set[Op]:
     """The loops of which no two iterations share the one index that both have, be it by different names of loops that
-    are not around both."""
-    is_same = a.idx == b.idx and a.loops == b.loops
-    if a.unknown or b.unknown or not (is_same or _is_alike(a, b)):
+    are not around both. Axes whose places come from data tell nothing, and leave what the others tell."""
+    if not (a.idx == b.idx and a.loops == b.loops) and (a.unknown or b.unknown or not _is_alike(a, b)):
         return set()
+    known = [i for i in a.idx if not i.vars & a.unknown] if a.unknown else a.idx
     loops = a.loops if not band or band[0] in a.loops else (*band, *a.loops)
-    return told_apart(a.idx, [o for o in loops if loop_var(o) not in outer])
+    return told_apart(known, [o for o in loops if loop_var(o) not in outer])
 
 
 def _is_alike(a: Access, b: Access) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tilewright.ir.core import Func, Op
 from tilewright.loops.analysis.deps import Access, accesses, conflicts, private_buffers, separated
@@ -82,6 +82,20 @@ def check_independent(step: str, loop: Op) -> None:
 def is_independent(loop: Op) -> bool:
     """Whether no two iterations touch the same element of a buffer that one of them writes."""
     return not any(_meetings(loop))
+
+
+def independent_axes(nest: Sequence[Op]) -> list[Op]:
+    """The loops of a perfect nest (outermost first) of which no two iterations touch the same element of a buffer that
+    one of them writes, in whatever iterations of the other loops."""
+    private = private_buffers(nest[0])
+    shared = [a for a in accesses(nest[0]) if a.buffer not in private]
+    axes = set(nest)
+    for k, a in enumerate(shared):
+        for _, b in conflicts([a], shared[k:]):
+            axes &= separated(a, b, nest, {})
+        if not axes:
+            break
+    return [loop for loop in nest if loop in axes]
 
 
 def _meetings(loop: Op) -> Iterator[tuple[Access, Access]]:

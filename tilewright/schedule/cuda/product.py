@@ -130,7 +130,8 @@ class _Nest:
         filled = [self._fill(fill) for fill in fills]
         s.barrier(filled[-1], ROW)
         first = self._threads(loops[self.row], loops[-1], [], inner)
-        s.barrier(first, ROW)
+        if extent_of(step.outer) != 1:  # another part is copied over this one
+            s.barrier(first, ROW)
 
     def _threads(self, rows: Op, columns: Op, around: list[Op], inside: Sequence[Op] = ()) -> Op:
         """Share a tile among the threads of a group; the outermost loop of what they do. `inside` are the loops over

@@ -22,6 +22,7 @@ from tilewright.loops.edit import (
     places_of,
 )
 from tilewright.loops.machine.capacity import slots_of
+from tilewright.loops.order.parallel import independent_axes
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.schedule.trace import Schedule
 from tilewright.target.gpu.webgpu import DEVICE, GROUP, LAYER, REGISTERS, THREAD, Gpu
@@ -35,28 +36,55 @@ def schedule_serial(s: Schedule) -> None:
 
 
 def schedule_nests(s: Schedule, machine: Gpu) -> None:
-    """A thread for each iteration of the outermost loops of an operator with loops of its own. ScheduleError where
-    iterations depend on each other, or need memory that threads have not."""
+    """For each nest of an operator with loops of its own a thread for each iteration of all its loops that are
+    independent, wherever in the nest they stand: updates of which two may meet stay in order, and the elements of each
+    are shared. ScheduleError where a nest has no such loop, or threads would need memory that they have not."""
     nests = [op for op in s.func.body.ops if is_loop(op)]
     others = [op for op in s.func.body.ops if op not in nests and op.name != "return"]
     if not nests or any(op.name != "alloc" or op.result.buffer.space != DEVICE for op in others):
         raise ScheduleError("it does more than to go through loops")
+    for loop in [op for nest in nests for op in nest.walk() if is_loop(op) and kind_of(op) == "parallel"]:
+        s.serial(loop)
     for outer in nests:
-        for loop in [op for op in outer.walk() if is_loop(op) and kind_of(op) == "parallel"]:
-            s.serial(loop)
-        for op in [op for op in outer.walk() if op.name == "alloc"]:
-            if not buffer_type(op.result).size.is_const:
-                raise ScheduleError("what a thread keeps has no known size")
-            s.set_space(op.result, REGISTERS)
-        parts = s.split(outer, machine.alone)
-        s.parallel(parts.inner, THREAD)
-        s.parallel(parts.outer, GROUP)
+        _share_nest(s, _serial_nest(outer), machine)
     s.simplify()
     made = [op for op in s.func.body.ops if is_loop(op)]
     for outer in made[:-1]:
         s.barrier(outer, LAYER)
     if isinstance(wrong := slots_of(s.func, machine), tuple):
         raise ScheduleError(wrong[0])
+
+
+def _serial_nest(outer: Op) -> list[Op]:
+    """The serial loops of a perfect nest, outermost first."""
+    nest = [outer]
+    while (inner := body_of(nest[-1]).ops) and len(inner) == 1 and is_loop(inner[0]) and kind_of(inner[0]) == "serial":
+        nest.append(inner[0])
+    return nest
+
+
+def _share_nest(s: Schedule, nest: Sequence[Op], machine: Gpu) -> None:
+    """A thread for each iteration of all independent loops of a nest together, which goes through the others in order.
+    Lengths of loops that are shared are the same in all iterations of the others."""
+    variables = {loop_var(loop) for loop in nest}
+    independent = [loop for loop in independent_axes(nest) if not extent_of(loop).vars & variables]
+    axes = [loop for loop in independent if extent_of(loop) != 0] or independent[:1]
+    if not axes:
+        raise ScheduleError("a nest of its loops has none of which all iterations are independent")
+    rest = [loop for loop in nest[0].walk() if is_loop(loop) and loop not in axes]
+    if all(extent_of(loop) == 1 for loop in axes) and any(extent_of(loop) != 1 for loop in rest):
+        raise ScheduleError("one thread would go through all of a nest of its loops")  # a CPU may do that instead
+    for op in [op for op in nest[0].walk() if op.name == "alloc"]:
+        if not buffer_type(op.result).size.is_const:
+            raise ScheduleError("what a thread keeps has no known size")
+        s.set_space(op.result, REGISTERS)
+    s.reorder(*axes, *(loop for loop in nest if loop not in axes))
+    flat, *inner = axes
+    for loop in inner:
+        flat = s.collapse(flat, loop)
+    parts = s.split(flat, machine.alone if extent_of(flat) != 1 else 1)
+    s.parallel(parts.inner, THREAD)
+    s.parallel(parts.outer, GROUP)
 
 
 def schedule_grids(s: Schedule, lowered: Lowered, machine: Gpu) -> None:

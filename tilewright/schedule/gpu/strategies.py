@@ -59,8 +59,7 @@ class GpuRowReduction(RowReduction):
 
 
 class GpuOpaque(Opaque):
-    """An operator with loops of its own: a thread for each iteration of the outermost ones, where these are
-    independent."""
+    """An operator with loops of its own: a thread for each iteration of those that are independent."""
 
     name = "gpu_opaque"
     kind = "gpu"
