@@ -148,6 +148,15 @@ def test_an_interrupt_that_became_another_error(monkeypatch: pytest.MonkeyPatch)
     assert (done.returncode, done.stderr) == (130, "interrupted\n")
 
 
+def test_an_error_that_is_its_own_cause_is_no_interrupt() -> None:
+    """As Python makes them of one that is raised from itself, or from what it has caused."""
+    error, other = ValueError("once"), ValueError("twice")
+    error.__cause__ = error
+    assert not interrupt.is_interrupt(error)
+    error.__cause__, other.__cause__ = other, error
+    assert not interrupt.is_interrupt(error)
+
+
 @pytest.mark.parametrize("cores", [1, 2])
 def test_compiling(tmp_path: Path, cores: int) -> None:
     """With one core LLVM runs on the main thread."""

@@ -55,9 +55,13 @@ def run_interruptible(run: Callable[[], None]) -> None:
 def is_interrupt(error: BaseException | None) -> bool:
     """Whether an error is a Ctrl-C under another name: Python makes a RuntimeError of one that comes while a class is
     made, and so while modules are imported."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
+    seen: set[int] = set()  # an error that is raised again may have become its own cause
+    while error is not None and id(error) not in seen:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        seen.add(id(error))
         error = error.__cause__
-    return error is not None
+    return False
 
 
 def watch_interrupts() -> None:

@@ -19,7 +19,6 @@ from tilewright.runtime import staged
 from tilewright.runtime.arena import address_of, release_free_memory
 from tilewright.runtime.artifact import Artifact, StoredModel
 from tilewright.runtime.context import Context, Linked, Planned, context_class
-from tilewright.runtime.devices.handing import HandsOver
 from tilewright.runtime.errors import (
     ArtifactError,
     ExecutionError,
@@ -40,6 +39,7 @@ from tilewright.runtime.profile import HOW_TO_TIME, KernelCounts, KernelTime, St
 from tilewright.runtime.report.notebooks import ShownInNotebooks
 from tilewright.runtime.sizes_seen import CountsSizes
 from tilewright.runtime.staged.frame import CANCELLED
+from tilewright.runtime.staged.handing import HandsOver
 from tilewright.runtime.states import KeepsStates, States
 from tilewright.runtime.storage.levels import at_level
 from tilewright.runtime.storage.loader import NativeCode, StepsCode
