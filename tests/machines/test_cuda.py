@@ -317,6 +317,28 @@ def test_ptx_is_what_its_assembler_takes(architecture: str, tmp_path: Path) -> N
         assert "0 bytes spill stores" in said and "Used" in said
 
 
+@pytest.mark.skipif(PTXAS is None, reason="ptxas is not installed")
+@pytest.mark.sweep(1)
+@pytest.mark.parametrize("after", ["Identity(p)", "Add(p, b)"])
+@pytest.mark.parametrize("architecture", CUDA)
+def test_sums_of_the_largest_tile_leave_registers_for_its_operands(
+    architecture: str, after: str, tmp_path: Path
+) -> None:
+    """Two groups have room on a multiprocessor, and nothing is spilled."""
+    bias = ", float[4096] b" if after.startswith("Add") else ""
+    text = (
+        f"g (float[4096,4096] l, float[4096,4096] r{bias}) => (float[4096,4096] y) "
+        f"{{ p = MatMul(l, r) y = {after} }}"
+    )
+    options = Options(target=f"cuda,{architecture}")
+    (ptx,) = programs(model(text), "asm", options=options, session=Session(folder=tmp_path)).values()
+    (file := tmp_path / "product.ptx").write_text(ptx)
+    command = [str(PTXAS), "-v", f"-arch={architecture}", str(file), "-o", str(tmp_path / "made")]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    assert ptx.count("fma.rn.f32") == 1024 and ptx.count("ld.shared.v4") == 64
+    assert "0 bytes spill stores" in said and "Used 128 registers" in said
+
+
 def test_functions_of_the_c_library_are_refused(tmp_path: Path) -> None:
     text = "g (double[3] x) => (double[3] y) { y = Acosh(x) }"
     with pytest.raises(tilewright.UnsupportedError, match="no C library, whose function 'acosh'"):

@@ -36,7 +36,7 @@ from tilewright.schedule.gpu.product import (
     stages_of,
 )
 from tilewright.schedule.trace import Schedule
-from tilewright.target.gpu.cuda import OWNED, RUN, SIDE, TILES, Cuda
+from tilewright.target.gpu.cuda import OWNED, ROWS_AT_ONCE, RUN, SIDE, TILES, Cuda
 from tilewright.target.gpu.webgpu import BAND, GROUP, LAYER, ROW, SHARED, THREAD
 
 
@@ -145,12 +145,23 @@ class _Nest:
         own = [row.outer, wide.outer, thin.inner]
         s.reorder(*around, row.inner, thin.outer, *inside, *own)
         if inside and extent_of(inside[-1]).value <= SIDE:
-            own.append(inside[-1])
+            own = self._written_out(inside[-1], *own)
         for loop in own:
             s.unroll(loop)
         s.parallel(thin.outer, THREAD)
         s.parallel(row.inner, ROW)
         return row.inner
+
+    def _written_out(self, reduced: Op, row: Op, *columns: Op) -> list[Op]:
+        """The loops of a thread with the one over a sum. A run of the depth, which is one load of a row, is added up
+        for a few rows after the others. What is loaded while others are multiplied is then less than with all rows for
+        each element of the depth, and the registers of the largest tile are enough."""
+        s = self.s
+        if extent_of(reduced).value % RUN:
+            return [reduced, row, *columns]
+        part, few = s.split(reduced, RUN), s.split(row, min(ROWS_AT_ONCE, extent_of(row).value))
+        s.reorder(part.outer, few.outer, part.inner, few.inner, *columns)
+        return [part.outer, few.outer, part.inner, few.inner, *columns]
 
     def _fill(self, fill: Sequence[Op]) -> Op:
         """Share a copy among the threads of a group; the outermost loop. What a thread has of it is read at once, as

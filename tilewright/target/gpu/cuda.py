@@ -62,6 +62,9 @@ SIDE = 16
 RUN = 4
 """Elements of float32 that a thread reads at a time, and iterations over an array of its own that it has written out
 twice as many of at most."""
+ROWS_AT_ONCE = 2
+"""Rows that a thread multiplies by `RUN` elements of the depth before its next rows. With one, or all of them, `ptxas`
+spilled in the inner loops of some products of 4096^3 (12.8 and 13.0, decision 152)."""
 TILES = ((128, 128), (128, 64), (64, 64), (64, 32), (32, 64), (32, 32), (16, 64), (64, 16), (16, 32), (16, 16))
 """Rows and columns of a tile of a product, the largest first. A thread has a 256th of its sums in registers: 64 of the
 largest one, beside which registers for 16 operands and the addresses leave room for two groups in a multiprocessor."""
