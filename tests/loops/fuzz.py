@@ -34,7 +34,7 @@ from tilewright.ops.define.loop_programs import run_kernel
 from tilewright.schedule.replay import take as take_step
 from tilewright.schedule.text import parse_trace
 from tilewright.schedule.trace import Schedule
-from tilewright.target.machine import Events
+from tilewright.target.machine import Events, Level
 
 MOST_STEPS = 16
 MOST_WORK = 20_000  # packing with large factors inside of loops multiplies the work
@@ -92,7 +92,8 @@ class Case:
             return
         self._check_order(self.func, r)
         finished = self.func.clone()
-        machine = replace(MACHINE, events=(Events("*", "*", r.choice((1, 2, 8))),))
+        levels = tuple(Level(name, 4) for name in LEVELS)
+        machine = replace(MACHINE, levels=levels, events=(Events("*", "*", r.choice((1, 2, 8))),))
         finish_queues(finished, machine)
         order = Order(finished, LEVELS)
         assert order.why_not() is None and why_no_events(finished, machine, order.running_at) is None
