@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from onnx import NodeProto, TensorProto, TypeProto, ValueInfoProto, helper
+from onnx.reference import ReferenceEvaluator
 
 import tilewright
 from tests.frontends.helpers import info, model_of
@@ -28,6 +29,19 @@ def test_an_element_that_several_windows_found_is_put_once(positions: list[list[
     (wanted,) = evaluated(model.SerializeToString(), given)
     (found,) = tilewright.compile(model, cache=False)(*given.values())
     assert np.array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("strides, wanted_shape", [([3, 2], [1, 1, 5, 5]), ([2, 3], [1, 1, 6, 6])])
+def test_positions_count_in_what_the_window_gives(strides: list[int], wanted_shape: list[int]) -> None:
+    """Also where the shape of the result is another one, as in ONNX's reference."""
+    node = helper.make_node("MaxUnpool", ["x", "at", "shape"], ["y"], kernel_shape=[2, 2], strides=strides)
+    infos = [info("x", [1, 1, 2, 2]), info("at", [1, 1, 2, 2], I64), info("shape", [4], I64)]
+    model = model_of([node], infos, ["y"], opset=22)
+    x, at = np.arange(5, 9, dtype=np.float32).reshape(1, 1, 2, 2), np.array([[[[5, 7], [13, 15]]]])
+    shape = np.array(wanted_shape)
+    (reference,) = ReferenceEvaluator(model).run(None, {"x": x, "at": at, "shape": shape})
+    (found,) = tilewright.compile(model, constants={"shape": shape}, cache=False)(x, at)
+    assert np.array_equal(found, reference)
 
 
 @pytest.mark.parametrize("shape", [[1, 2, 7], [2, 1, 5, 4], [1, 2, 3, 4, 5], [1, 1, "h", "w"]])

@@ -34,8 +34,11 @@ Case = tuple[bytes, tuple[np.ndarray, ...]]
 _THEIRS = {
     ("TreeEnsemble", "post_transform"),  # numbered in another way than the standard says
     ("TopK", "sorted"),  # 0 leaves the order to the engine
+    # where the shape of the result is given, positions count in that there, and in what the window gives in ONNX's own
+    # reference, of which the case of the package looks the same
+    ("MaxUnpool", "kernel_shape"), ("MaxUnpool", "strides"), ("MaxUnpool", "pads"),
     ("Resize", "axes"),  # one counted from the end is not taken by the policies for aspect ratios
-}
+}  # fmt: skip
 """Attributes of which ONNX Runtime does not give what is meant, or need not: nothing is compared."""
 
 _UNLIKE = ("Random", "Bernoulli", "Multinomial", "Dropout")

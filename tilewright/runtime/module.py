@@ -39,7 +39,7 @@ from tilewright.runtime.profile import HOW_TO_TIME, KernelCounts, KernelTime, St
 from tilewright.runtime.report.notebooks import ShownInNotebooks
 from tilewright.runtime.sizes_seen import CountsSizes
 from tilewright.runtime.staged.frame import CANCELLED
-from tilewright.runtime.staged.handing import HandsOver
+from tilewright.runtime.staged.handing import CallHanding, handing
 from tilewright.runtime.states import KeepsStates, States
 from tilewright.runtime.storage.levels import at_level
 from tilewright.runtime.storage.loader import NativeCode, StepsCode
@@ -551,8 +551,13 @@ class Model(CalledByName, CountsSizes, KeepsStates, RecordsCalls, ShownInNoteboo
         return error_class(entry.kind)(entry.message, where=f"called with {given or 'no inputs'}")
 
 
-class _Part(Model, HandsOver):
+class _Part(Model):
     """A part of a staged model, called with the arguments of a step."""
+
+    @property
+    def handing(self) -> CallHanding | None:
+        """How it is called where its device keeps what it makes (`staged/handing.py`)."""
+        return handing(self)
 
     @property
     def linked(self) -> Linked:

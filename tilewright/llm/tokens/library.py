@@ -8,6 +8,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ class LibraryText:
     def _around(self) -> tuple[list[int], list[int]]:
         """Found around a short text, as nothing says which of both stands around none. Vocabularies of whole words may
         not know a letter, but their own words."""
-        for text in ("a", *self.names):
+        for text in chain(("a",), self.names):
             with suppress(InputError):
                 whole, alone = (_encoded(self._tokenizer, text, self.source, special=s) for s in (True, False))
                 break

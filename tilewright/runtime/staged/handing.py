@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Container
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from tilewright.runtime.kept.away import at_home
 from tilewright.runtime.values.inputs import Shape, as_array
 
 
-class HandsOver:
+class Handing(Protocol):
     """What parts have for the steps of a model."""
 
     inputs: tuple[TensorInfo, ...]
@@ -23,46 +24,46 @@ class HandsOver:
     _contexts: deque[Context]
 
     @property
-    def linked(self) -> Linked:
-        raise NotImplementedError
+    def linked(self) -> Linked: ...
 
-    def _new_context(self) -> Context:
-        raise NotImplementedError
+    def _new_context(self) -> Context: ...
 
-    def _plan(self, context: Context, shapes: tuple[Shape, ...]) -> None:
-        raise NotImplementedError
+    def _plan(self, context: Context, shapes: tuple[Shape, ...]) -> None: ...
 
-    def _failure(self, program: Planned, code: int, shapes: tuple[Shape, ...]) -> Exception:
-        raise NotImplementedError
+    def _failure(self, program: Planned, code: int, shapes: tuple[Shape, ...]) -> Exception: ...
 
-    @property
-    def handing(self) -> Callable[[tuple[Any, ...], Container[int], object], tuple[np.ndarray, ...]] | None:
-        """What calls the part with arrays whose content devices may hold (`kept/away.py`), and gives such ones; nobody
-        needs arrays afterwards with the identities that are given, too, and within the run that is given nobody writes
-        to any. None for a part whose code keeps nothing."""
-        return self._call_handing if getattr(self.linked.code, "hands_over", False) else None
 
-    def _call_handing(self, args: tuple[Any, ...], freed: Container[int], of: object) -> tuple[np.ndarray, ...]:
-        try:
-            context = self._contexts.pop()
-        except IndexError:
-            context = self._new_context()
-        try:
-            arrays = []
-            for index, (value, dtype) in enumerate(zip(args, self._input_dtypes, strict=True)):
-                is_plain = type(value) is np.ndarray and value.dtype is dtype and value.flags.carray
-                if context.reads_data or not is_plain:
-                    value = as_array(at_home(value), self.inputs[index], dtype)
-                arrays.append(value)
-                context.in_data[index] = address_of(value)
-            shapes = tuple([array.shape for array in arrays])
-            if shapes != context.planned or context.reads_data:
-                self._plan(context, shapes)
-            results = context.results.make(context.out_data)
-            program = context.current
-            code: Any = program.linked.code
-            if failed := code.run_handing(context.call, arrays, results, freed, of):
-                raise self._failure(program, failed, shapes)
-            return tuple(results)
-        finally:
-            self._contexts.append(context)
+CallHanding = Callable[[tuple[Any, ...], Container[int], object], tuple[np.ndarray, ...]]
+"""Calls a part with arrays whose content devices may hold (`kept/away.py`), and gives such ones. Nobody needs arrays
+afterwards with the identities that are given, too, and within the run that is given nobody writes to any."""
+
+
+def handing(part: Handing) -> CallHanding | None:
+    """How a part is called whose code keeps on its device what it makes; None for others."""
+    return partial(_call, part) if getattr(part.linked.code, "hands_over", False) else None
+
+
+def _call(part: Handing, args: tuple[Any, ...], freed: Container[int], of: object) -> tuple[np.ndarray, ...]:
+    try:
+        context = part._contexts.pop()
+    except IndexError:
+        context = part._new_context()
+    try:
+        arrays = []
+        for index, (value, dtype) in enumerate(zip(args, part._input_dtypes, strict=True)):
+            is_plain = type(value) is np.ndarray and value.dtype is dtype and value.flags.carray
+            if context.reads_data or not is_plain:
+                value = as_array(at_home(value), part.inputs[index], dtype)
+            arrays.append(value)
+            context.in_data[index] = address_of(value)
+        shapes = tuple([array.shape for array in arrays])
+        if shapes != context.planned or context.reads_data:
+            part._plan(context, shapes)
+        results = context.results.make(context.out_data)
+        program = context.current
+        code: Any = program.linked.code
+        if failed := code.run_handing(context.call, arrays, results, freed, of):
+            raise part._failure(program, failed, shapes)
+        return tuple(results)
+    finally:
+        part._contexts.append(context)

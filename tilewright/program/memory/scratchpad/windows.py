@@ -74,8 +74,7 @@ class _Windows:
         sizes = [(self.problem.bytes_of(t), self.problem.load_cycles(t)) for t in loads]
         if len(sizes) <= MOST_EXACT:
             return max(cycles for size, cycles in _sums(sizes) if size <= room)
-        total = left = 0
-        left = room
+        total, left = 0, room
         for size, cycles in sorted(sizes, key=lambda each: each[0] / max(1, each[1])):
             total += cycles if size <= left else -(-cycles * left // size)
             left -= min(size, left)
