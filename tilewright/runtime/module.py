@@ -39,7 +39,7 @@ from tilewright.runtime.profile import HOW_TO_TIME, KernelCounts, KernelTime, St
 from tilewright.runtime.report.notebooks import ShownInNotebooks
 from tilewright.runtime.sizes_seen import CountsSizes
 from tilewright.runtime.staged.frame import CANCELLED
-from tilewright.runtime.staged.handing import CallHanding, handing
+from tilewright.runtime.staged.handing import handing_of
 from tilewright.runtime.states import KeepsStates, States
 from tilewright.runtime.storage.levels import at_level
 from tilewright.runtime.storage.loader import NativeCode, StepsCode
@@ -554,10 +554,7 @@ class Model(CalledByName, CountsSizes, KeepsStates, RecordsCalls, ShownInNoteboo
 class _Part(Model):
     """A part of a staged model, called with the arguments of a step."""
 
-    @property
-    def handing(self) -> CallHanding | None:
-        """How it is called where its device keeps what it makes (`staged/handing.py`)."""
-        return handing(self)
+    handing = property(handing_of)
 
     @property
     def linked(self) -> Linked:

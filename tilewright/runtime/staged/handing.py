@@ -38,7 +38,7 @@ CallHanding = Callable[[tuple[Any, ...], Container[int], object], tuple[np.ndarr
 afterwards with the identities that are given, too, and within the run that is given nobody writes to any."""
 
 
-def handing(part: Handing) -> CallHanding | None:
+def handing_of(part: Handing) -> CallHanding | None:
     """How a part is called whose code keeps on its device what it makes; None for others."""
     return partial(_call, part) if getattr(part.linked.code, "hands_over", False) else None
 
