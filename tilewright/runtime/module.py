@@ -553,7 +553,6 @@ class Model(CalledByName, CountsSizes, KeepsStates, RecordsCalls, ShownInNoteboo
 
 class _Part(Model):
     """A part of a staged model, called with the arguments of a step."""
-
     handing = property(handing_of)
 
     @property
